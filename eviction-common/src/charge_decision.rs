@@ -3,29 +3,35 @@
 
 use crate::{BATCH_PAGES, HUGE_PAGES, KillOrder, Suppressed};
 
-/// A charge near the threshold, as a program sees it; memory values are in pages. Each fact is read only when
-/// it is needed, since most of them cost a call.
-pub trait Charge {
+/// A charge near the threshold: how much the cgroup that has it and the charging process have grown. Memory
+/// values are in pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge {
     /// The cgroup that has the threshold.
-    fn level_id(&self) -> u64;
+    pub level_id: u64,
     /// The usage of that cgroup.
-    fn usage(&self) -> u64;
+    pub usage: u64,
     /// The limit of that cgroup.
-    fn max(&self) -> u64;
-    /// The usage of that cgroup when a program first saw it after this sample epoch.
-    fn usage_at_epoch(&self, epoch: u64) -> Option<u64>;
-    /// Whether the charged cgroup is this one or below it.
-    fn is_within(&self, cgroup_id: u64) -> bool;
-    /// The process that charges.
-    fn tgid(&self) -> u32;
+    pub max: u64,
+    /// The usage of that cgroup when a program first saw it after the sample epoch of the order.
+    pub baseline: Option<u64>,
+    /// The growth of the process's anonymous pages since the sample epoch of the order; 0 if not known.
+    pub grown: u64,
+}
+
+/// The process that charges, and the time.
+#[derive(Clone, Copy, Debug)]
+pub struct ChargingProcess {
+    /// Whether the charged cgroup is the victim or below it.
+    pub is_within_victim: bool,
+    /// The process id.
+    pub tgid: u32,
     /// Whether the process has memory. Kernel threads have none, and an exiting process has released it.
-    fn has_memory(&self) -> bool;
-    /// The growth of the process's anonymous pages since this sample epoch; 0 if not known.
-    fn grown(&self, epoch: u64) -> u64;
+    pub has_memory: bool,
     /// Whether the process is in exactly the cgroup that is charged.
-    fn is_in_charged_cgroup(&self) -> bool;
+    pub is_in_charged_cgroup: bool,
     /// The current time in nanoseconds.
-    fn now_ns(&self) -> u64;
+    pub now_ns: u64,
 }
 
 /// The decision on a charge or a write.
@@ -41,21 +47,20 @@ pub enum KillDecision {
 }
 
 impl KillOrder {
-    /// Returns the decision on this charge.
+    /// Returns the decision on this charge. `process` is called only if the threshold seems to be crossed: what
+    /// it returns costs several calls, and most charges near a threshold do not cross it.
     #[inline(always)]
-    pub fn decide(&self, charge: &impl Charge) -> KillDecision {
+    pub fn decide(&self, charge: &Charge, process: impl FnOnce() -> ChargingProcess) -> KillDecision {
         if self.generation == 0 {
             return KillDecision::Pass;
         }
         if self.check != self.checked() {
             return KillDecision::Suppress(Suppressed::Torn);
         }
-        let usage = charge.usage();
-        if self.level_id != charge.level_id() || usage < self.usage_least {
+        let Charge { level_id, usage, max, baseline, grown } = *charge;
+        if self.level_id != level_id || usage < self.usage_least {
             return KillDecision::Pass;
         }
-        let grown = charge.grown(self.epoch);
-        let baseline = charge.usage_at_epoch(self.epoch);
         let has_risen = match baseline {
             Some(baseline) => usage.saturating_sub(baseline) >= self.growth,
             None => false,
@@ -63,26 +68,26 @@ impl KillOrder {
         if !has_risen && grown < self.growth {
             return KillDecision::Pass;
         }
-        if !charge.has_memory() {
+        let ChargingProcess { is_within_victim, tgid, has_memory, is_in_charged_cgroup, now_ns } = process();
+        if !has_memory {
             return KillDecision::Suppress(Suppressed::KernelThread);
         }
-        if !charge.is_within(self.victim_id) {
+        if !is_within_victim {
             return KillDecision::Suppress(Suppressed::NotTheVictim);
         }
-        if charge.tgid() == 1 {
+        if tgid == 1 {
             return KillDecision::Suppress(Suppressed::FirstProcess);
         }
-        if !charge.is_in_charged_cgroup() {
+        if !is_in_charged_cgroup {
             return KillDecision::Suppress(Suppressed::Remote);
         }
-        let now_ns = charge.now_ns();
         if now_ns >= self.expires_ns {
             return KillDecision::Suppress(Suppressed::Expired);
         }
         if grown < self.growth {
             return KillDecision::Suppress(Suppressed::NotGrown);
         }
-        let makes_room = now_ns < self.still_until_ns && self.is_full(usage, charge.max(), baseline);
+        let makes_room = now_ns < self.still_until_ns && self.is_full(usage, max, baseline);
         if !(has_risen || makes_room) {
             return KillDecision::Suppress(Suppressed::UsageStill);
         }
@@ -106,69 +111,18 @@ impl KillOrder {
 mod tests {
     use super::*;
 
-    /// A process of the victim that crossed the threshold by its own growth.
-    #[derive(Clone, Copy)]
-    struct Facts {
-        level_id: u64,
-        usage: u64,
-        max: u64,
-        baseline: Option<u64>,
-        is_within_victim: bool,
-        tgid: u32,
-        has_memory: bool,
-        grown: u64,
-        is_own: bool,
-        now_ns: u64,
-    }
+    /// A charge that crossed the threshold by the process's own growth.
+    const CROSSING: Charge =
+        Charge { level_id: 7, usage: 200_000, max: 1_000_000, baseline: Some(150_000), grown: 50_000 };
 
-    const RUNAWAY: Facts = Facts {
-        level_id: 7,
-        usage: 200_000,
-        max: 1_000_000,
-        baseline: Some(150_000),
+    /// A process of the victim.
+    const RUNAWAY: ChargingProcess = ChargingProcess {
         is_within_victim: true,
         tgid: 4711,
         has_memory: true,
-        grown: 50_000,
-        is_own: true,
+        is_in_charged_cgroup: true,
         now_ns: 1_000,
     };
-
-    impl Charge for Facts {
-        fn level_id(&self) -> u64 {
-            self.level_id
-        }
-        fn usage(&self) -> u64 {
-            self.usage
-        }
-        fn max(&self) -> u64 {
-            self.max
-        }
-        fn usage_at_epoch(&self, epoch: u64) -> Option<u64> {
-            assert_eq!(epoch, 3);
-            self.baseline
-        }
-        fn is_within(&self, cgroup_id: u64) -> bool {
-            assert_eq!(cgroup_id, 9);
-            self.is_within_victim
-        }
-        fn tgid(&self) -> u32 {
-            self.tgid
-        }
-        fn has_memory(&self) -> bool {
-            self.has_memory
-        }
-        fn grown(&self, epoch: u64) -> u64 {
-            assert_eq!(epoch, 3);
-            self.grown
-        }
-        fn is_in_charged_cgroup(&self) -> bool {
-            self.is_own
-        }
-        fn now_ns(&self) -> u64 {
-            self.now_ns
-        }
-    }
 
     fn order_with(change: impl FnOnce(&mut KillOrder)) -> KillOrder {
         let mut order = KillOrder {
@@ -188,29 +142,35 @@ mod tests {
         order
     }
 
-    fn decide_with(change: impl FnOnce(&mut Facts)) -> KillDecision {
-        let mut facts = RUNAWAY;
-        change(&mut facts);
-        order_with(|_| ()).decide(&facts)
+    fn decide_on(change: impl FnOnce(&mut Charge)) -> KillDecision {
+        let mut charge = CROSSING;
+        change(&mut charge);
+        order_with(|_| ()).decide(&charge, || RUNAWAY)
+    }
+
+    fn decide_for(change: impl FnOnce(&mut ChargingProcess)) -> KillDecision {
+        let mut process = RUNAWAY;
+        change(&mut process);
+        order_with(|_| ()).decide(&CROSSING, || process)
     }
 
     #[test]
     fn runaway_process_of_the_victim_is_killed() {
-        assert_eq!(decide_with(|_| ()), KillDecision::Kill(50_000));
+        assert_eq!(decide_on(|_| ()), KillDecision::Kill(50_000));
     }
 
     #[test]
     fn each_condition_alone_suppresses_the_kill() {
         use Suppressed::*;
         let suppressed = [
-            (decide_with(|it| it.has_memory = false), KernelThread),
-            (decide_with(|it| it.is_within_victim = false), NotTheVictim),
-            (decide_with(|it| it.tgid = 1), FirstProcess),
-            (decide_with(|it| it.is_own = false), Remote),
-            (decide_with(|it| it.now_ns = 2_000), Expired),
-            (decide_with(|it| it.grown = 48_999), NotGrown),
-            (decide_with(|it| it.baseline = None), UsageStill),
-            (decide_with(|it| it.baseline = Some(151_001)), UsageStill),
+            (decide_for(|it| it.has_memory = false), KernelThread),
+            (decide_for(|it| it.is_within_victim = false), NotTheVictim),
+            (decide_for(|it| it.tgid = 1), FirstProcess),
+            (decide_for(|it| it.is_in_charged_cgroup = false), Remote),
+            (decide_for(|it| it.now_ns = 2_000), Expired),
+            (decide_on(|it| it.grown = 48_999), NotGrown),
+            (decide_on(|it| it.baseline = None), UsageStill),
+            (decide_on(|it| it.baseline = Some(151_001)), UsageStill),
         ];
         for (decision, why) in suppressed {
             assert_eq!(decision, KillDecision::Suppress(why));
@@ -218,12 +178,18 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_that_is_not_crossed_kills_no_process() {
-        let below = decide_with(|it| it.usage = 198_999);
-        let elsewhere = decide_with(|it| it.level_id = 8);
-        let not_grown = decide_with(|it| (it.baseline, it.grown) = (Some(199_000), 10));
-        assert_eq!([below, elsewhere, not_grown], [KillDecision::Pass; 3]);
-        assert_eq!(KillOrder::default().decide(&RUNAWAY), KillDecision::Pass);
+    fn the_process_is_not_read_before_the_threshold_seems_to_be_crossed() {
+        let order = order_with(|_| ());
+        let not_crossed = [
+            (order, Charge { usage: 198_999, ..CROSSING }),
+            (order, Charge { level_id: 8, ..CROSSING }),
+            (order, Charge { baseline: Some(199_000), grown: 10, ..CROSSING }),
+            (KillOrder::default(), CROSSING),
+        ];
+        for (order, charge) in not_crossed {
+            let decision = order.decide(&charge, || panic!("read for {charge:?}"));
+            assert_eq!(decision, KillDecision::Pass);
+        }
     }
 
     /// User space writes the value word by word.
@@ -249,7 +215,7 @@ mod tests {
                 let mut mixed = old;
                 WORDS[from..to].iter().for_each(|word| word(&mut mixed, &new));
                 if mixed != old && mixed != new {
-                    let decision = mixed.decide(&RUNAWAY);
+                    let decision = mixed.decide(&CROSSING, || RUNAWAY);
                     assert_eq!(decision, KillDecision::Suppress(Suppressed::Torn), "{from}..{to}");
                 }
             }
@@ -259,24 +225,27 @@ mod tests {
     #[test]
     fn constant_usage_allows_a_kill_only_while_page_cache_is_reclaimed() {
         // At the level's own limit, minus a huge page and the pages that CPUs hold in their charge caches.
-        let at = |max| decide_with(|it| (it.max, it.baseline) = (max, Some(200_000)));
+        let at = |max| decide_on(|it| (it.max, it.baseline) = (max, Some(200_000)));
         let slack = 2 * BATCH_PAGES + HUGE_PAGES;
         assert_eq!(at(200_000 + slack), KillDecision::Kill(50_000));
         assert_eq!(at(200_001 + slack), KillDecision::Suppress(Suppressed::UsageStill));
         // At the point where the free memory is used up.
-        let with_room =
-            |room| order_with(|it| it.room = room).decide(&Facts { baseline: Some(200_000), ..RUNAWAY });
+        let full = Charge { baseline: Some(200_000), ..CROSSING };
+        let with_room = |room| order_with(|it| it.room = room).decide(&full, || RUNAWAY);
         assert_eq!(with_room(slack), KillDecision::Kill(50_000));
         assert_eq!(with_room(slack + 1), KillDecision::Suppress(Suppressed::UsageStill));
         // Later, other memory may have been freed.
-        let late = decide_with(|it| (it.max, it.baseline, it.now_ns) = (200_000, Some(200_000), 1_500));
+        let at_limit = Charge { max: 200_000, ..full };
+        let late = order_with(|_| ()).decide(&at_limit, || ChargingProcess { now_ns: 1_500, ..RUNAWAY });
         assert_eq!(late, KillDecision::Suppress(Suppressed::UsageStill));
     }
 
     #[test]
     fn process_without_memory_is_suppressed_before_other_checks() {
+        let charge = Charge { grown: 0, ..CROSSING };
+        let thread = ChargingProcess { has_memory: false, is_within_victim: false, ..RUNAWAY };
         assert_eq!(
-            decide_with(|it| (it.has_memory, it.is_within_victim, it.grown) = (false, false, 0)),
+            order_with(|_| ()).decide(&charge, || thread),
             KillDecision::Suppress(Suppressed::KernelThread)
         );
     }

@@ -1,6 +1,6 @@
 //! Usage of bytes and inodes of file systems per memory cgroup, and the thresholds on it.
 
-use crate::Header;
+use crate::{Header, numbered_enum::numbered_enum};
 
 /// The maximum number of file systems with a threshold: nodefs, imagefs and containerfs, and one that
 /// replaces another.
@@ -70,8 +70,9 @@ pub struct DiskUser {
     pub pad: u32,
 }
 
-/// What the tasks of a memory cgroup allocated on a file system minus what they freed; the value of map
-/// `DISK_USAGE`. When a cgroup is removed, its usage is added to that of its parent.
+/// What the tasks of a memory cgroup allocated on a file system minus what they freed, since the first
+/// threshold on it; the value of map `DISK_USAGE`. When a cgroup is removed, its usage is added to that of its
+/// parent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct DiskUsage {
@@ -81,20 +82,13 @@ pub struct DiskUsage {
     pub inodes: i64,
 }
 
-/// A resource of a file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum DiskResource {
-    /// Bytes.
-    Bytes = 0,
-    /// Inodes.
-    Inodes = 1,
-}
-
-impl DiskResource {
-    /// Returns the resource with this number.
-    pub fn from_raw(raw: u32) -> Option<Self> {
-        [Self::Bytes, Self::Inodes].into_iter().find(|resource| *resource as u32 == raw)
+numbered_enum! {
+    /// A resource of a file system.
+    pub enum DiskResource: u32 {
+        /// Bytes.
+        Bytes = 0,
+        /// Inodes.
+        Inodes = 1,
     }
 }
 

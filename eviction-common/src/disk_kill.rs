@@ -24,20 +24,21 @@ pub struct DiskKillOrder {
     pub check: u64,
 }
 
-/// A buffered write that took blocks, as a program sees it. Each fact is read only when it is needed.
-pub trait Write {
+/// A buffered write that took blocks, as a program sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Write {
     /// The kernel's device number.
-    fn device(&self) -> u64;
+    pub device: u64,
     /// [`crate::DiskTotal::observed`] including the blocks of this write.
-    fn taken(&self) -> i64;
-    /// Whether the writing task is in this memory cgroup or below it.
-    fn is_within(&self, cgroup_id: u64) -> bool;
+    pub taken: i64,
+    /// Whether the writing task is in the victim's memory cgroup or below it.
+    pub is_within_victim: bool,
     /// The process that writes.
-    fn tgid(&self) -> u32;
+    pub tgid: u32,
     /// Whether the process has memory. Kernel threads have none.
-    fn has_memory(&self) -> bool;
+    pub has_memory: bool,
     /// The current time in nanoseconds.
-    fn now_ns(&self) -> u64;
+    pub now_ns: u64,
 }
 
 impl DiskKillOrder {
@@ -56,26 +57,26 @@ impl DiskKillOrder {
 
     /// Returns the decision on this write.
     #[inline(always)]
-    pub fn decide(&self, write: &impl Write) -> KillDecision {
-        if self.generation == 0 || self.device != write.device() || write.taken() < self.bytes_limit {
+    pub fn decide(&self, write: &Write) -> KillDecision {
+        if self.generation == 0 || self.device != write.device || write.taken < self.bytes_limit {
             return KillDecision::Pass;
         }
         if self.check != self.checked() {
             return KillDecision::Suppress(Suppressed::Torn);
         }
-        if !write.has_memory() {
+        if !write.has_memory {
             return KillDecision::Suppress(Suppressed::KernelThread);
         }
-        if !write.is_within(self.victim_id) {
+        if !write.is_within_victim {
             return KillDecision::Suppress(Suppressed::NotTheVictim);
         }
-        if write.tgid() == 1 {
+        if write.tgid == 1 {
             return KillDecision::Suppress(Suppressed::FirstProcess);
         }
-        if write.now_ns() >= self.expires_ns {
+        if write.now_ns >= self.expires_ns {
             return KillDecision::Suppress(Suppressed::Expired);
         }
-        KillDecision::Kill(write.taken().wrapping_sub(self.bytes_then) as u64)
+        KillDecision::Kill(write.taken.wrapping_sub(self.bytes_then) as u64)
     }
 }
 
@@ -94,17 +95,7 @@ mod tests {
     use super::*;
 
     /// A process of the victim that makes a write which crosses the threshold.
-    #[derive(Clone, Copy)]
-    struct Facts {
-        device: u64,
-        taken: i64,
-        is_within_victim: bool,
-        tgid: u32,
-        has_memory: bool,
-        now_ns: u64,
-    }
-
-    const WRITER: Facts = Facts {
+    const WRITER: Write = Write {
         device: 7,
         taken: 5_000,
         is_within_victim: true,
@@ -112,28 +103,6 @@ mod tests {
         has_memory: true,
         now_ns: 1_000,
     };
-
-    impl Write for Facts {
-        fn device(&self) -> u64 {
-            self.device
-        }
-        fn taken(&self) -> i64 {
-            self.taken
-        }
-        fn is_within(&self, cgroup_id: u64) -> bool {
-            assert_eq!(cgroup_id, 9);
-            self.is_within_victim
-        }
-        fn tgid(&self) -> u32 {
-            self.tgid
-        }
-        fn has_memory(&self) -> bool {
-            self.has_memory
-        }
-        fn now_ns(&self) -> u64 {
-            self.now_ns
-        }
-    }
 
     fn order() -> DiskKillOrder {
         let order = DiskKillOrder {
@@ -156,7 +125,7 @@ mod tests {
 
     #[test]
     fn writes_below_the_threshold_or_on_other_devices_pass() {
-        for write in [Facts { taken: 4_999, ..WRITER }, Facts { device: 8, ..WRITER }] {
+        for write in [Write { taken: 4_999, ..WRITER }, Write { device: 8, ..WRITER }] {
             assert_eq!(order().decide(&write), KillDecision::Pass);
         }
     }
@@ -164,10 +133,10 @@ mod tests {
     #[test]
     fn each_failed_condition_suppresses_the_kill_with_its_reason() {
         for (write, reason) in [
-            (Facts { has_memory: false, ..WRITER }, Suppressed::KernelThread),
-            (Facts { is_within_victim: false, ..WRITER }, Suppressed::NotTheVictim),
-            (Facts { tgid: 1, ..WRITER }, Suppressed::FirstProcess),
-            (Facts { now_ns: 2_000, ..WRITER }, Suppressed::Expired),
+            (Write { has_memory: false, ..WRITER }, Suppressed::KernelThread),
+            (Write { is_within_victim: false, ..WRITER }, Suppressed::NotTheVictim),
+            (Write { tgid: 1, ..WRITER }, Suppressed::FirstProcess),
+            (Write { now_ns: 2_000, ..WRITER }, Suppressed::Expired),
         ] {
             assert_eq!(order().decide(&write), KillDecision::Suppress(reason));
         }

@@ -1,6 +1,6 @@
 //! Records that the programs push into the ring buffer.
 
-use crate::MAX_CHAIN;
+use crate::{MAX_CHAIN, numbered_enum::numbered_enum};
 
 /// The size of a cgroup's name in an [`OomKill`], in bytes, including the terminating zero. The names of pod
 /// and container cgroups have up to 90 bytes. Longer ones, such as those of misplaced containers, are cut off.
@@ -10,43 +10,27 @@ pub const NAME_BYTES: usize = 128;
 /// rounded to pages (`PAGE_COUNTER_MAX` in linux/page_counter.h).
 pub const UNLIMITED_BYTES: u64 = i64::MAX as u64 - 0xffff;
 
-/// The kind of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u16)]
-pub enum Kind {
-    /// A memory threshold was crossed: [`ThresholdCrossed`].
-    ThresholdCrossed = 1,
-    /// The kernel chose an out-of-memory victim: [`OomKill`].
-    OomKill = 2,
-    /// A cgroup was created: [`CgroupChange`].
-    CgroupCreated = 3,
-    /// A cgroup was removed: [`CgroupChange`].
-    CgroupRemoved = 4,
-    /// A task limit is reached or near, or a cgroup forks too fast: [`crate::TaskAlarm`].
-    TaskAlarm = 5,
-    /// A program carried out the armed kill order: [`crate::KernelKill`].
-    KernelKill = 6,
-    /// A threshold on a file system was crossed: [`crate::DiskThresholdCrossed`].
-    DiskThresholdCrossed = 7,
+numbered_enum! {
+    /// The kind of a record.
+    pub enum Kind: u16 {
+        /// A memory threshold was crossed: [`ThresholdCrossed`].
+        ThresholdCrossed = 1,
+        /// The kernel chose an out-of-memory victim: [`OomKill`].
+        OomKill = 2,
+        /// A cgroup was created: [`CgroupChange`].
+        CgroupCreated = 3,
+        /// A cgroup was removed: [`CgroupChange`].
+        CgroupRemoved = 4,
+        /// A task limit is reached or near, or a cgroup forks too fast: [`crate::TaskAlarm`].
+        TaskAlarm = 5,
+        /// A program carried out the armed kill order: [`crate::KernelKill`].
+        KernelKill = 6,
+        /// A threshold on a file system was crossed: [`crate::DiskThresholdCrossed`].
+        DiskThresholdCrossed = 7,
+    }
 }
 
 impl Kind {
-    /// Every kind.
-    pub const ALL: [Self; 7] = [
-        Self::ThresholdCrossed,
-        Self::OomKill,
-        Self::CgroupCreated,
-        Self::CgroupRemoved,
-        Self::TaskAlarm,
-        Self::KernelKill,
-        Self::DiskThresholdCrossed,
-    ];
-
-    /// Returns the kind with this number.
-    pub fn from_raw(raw: u16) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| *kind as u16 == raw)
-    }
-
     /// Returns the name that logs and metrics use.
     pub const fn name(self) -> &'static str {
         match self {
@@ -94,25 +78,15 @@ pub struct Header {
     pub ktime_ns: u64,
 }
 
-/// The condition of a memory threshold that was met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Edge {
-    /// Usage reached or exceeded the threshold.
-    UsageAbove = 0,
-    /// Gross charges since the threshold was set reached the limit.
-    Gross = 1,
-    /// Usage fell below the threshold.
-    UsageBelow = 2,
-}
-
-impl Edge {
-    /// Every edge.
-    pub const ALL: [Self; 3] = [Self::UsageAbove, Self::Gross, Self::UsageBelow];
-
-    /// Returns the edge with this number.
-    pub fn from_raw(raw: u32) -> Option<Self> {
-        Self::ALL.into_iter().find(|edge| *edge as u32 == raw)
+numbered_enum! {
+    /// The condition of a memory threshold that was met.
+    pub enum Edge: u32 {
+        /// Usage reached or exceeded the threshold.
+        UsageAbove = 0,
+        /// Gross charges since the threshold was set reached the limit.
+        Gross = 1,
+        /// Usage fell below the threshold.
+        UsageBelow = 2,
     }
 }
 

@@ -7,6 +7,7 @@
 use crate::{
     Header,
     disk_kill::{FNV_BASIS, fnv_step},
+    numbered_enum::numbered_enum,
 };
 
 /// The armed kill order; the only value of map `KILL_ORDER`. The default is no order. Memory values are in
@@ -97,53 +98,35 @@ pub struct GrowthBaseline {
     pub before_pages: u64,
 }
 
-/// Why a threshold crossing did not lead to SIGKILL; the index into map `SUPPRESSED`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Suppressed {
-    /// The kill order was being written.
-    Torn = 0,
-    /// The task is a kernel thread, which has no memory of its own.
-    KernelThread = 1,
-    /// The task is process 1, which must not be killed.
-    FirstProcess = 2,
-    /// The task does not belong to the victim.
-    NotTheVictim = 3,
-    /// The task charges a cgroup other than its own.
-    Remote = 4,
-    /// The kill order has expired.
-    Expired = 5,
-    /// The process has not grown by the headroom: others did, or it fills the page cache.
-    NotGrown = 6,
-    /// The process has grown by the headroom, but usage has not: other memory was freed.
-    UsageStill = 7,
-    /// The kill order was already carried out or withdrawn.
-    Spent = 8,
-    /// The record did not fit into the ring. No process is killed without a record.
-    NoRoom = 9,
-    /// The kernel rejected the signal.
-    Refused = 10,
+numbered_enum! {
+    /// Why a threshold crossing did not lead to SIGKILL; the index into map `SUPPRESSED`.
+    pub enum Suppressed: u32 {
+        /// The kill order was being written.
+        Torn = 0,
+        /// The task is a kernel thread, which has no memory of its own.
+        KernelThread = 1,
+        /// The task is process 1, which must not be killed.
+        FirstProcess = 2,
+        /// The task does not belong to the victim.
+        NotTheVictim = 3,
+        /// The task charges a cgroup other than its own.
+        Remote = 4,
+        /// The kill order has expired.
+        Expired = 5,
+        /// The process has not grown by the headroom: others did, or it fills the page cache.
+        NotGrown = 6,
+        /// The process has grown by the headroom, but usage has not: other memory was freed.
+        UsageStill = 7,
+        /// The kill order was already carried out or withdrawn.
+        Spent = 8,
+        /// The record did not fit into the ring. No process is killed without a record.
+        NoRoom = 9,
+        /// The kernel rejected the signal.
+        Refused = 10,
+    }
 }
 
 impl Suppressed {
-    /// The number of reasons.
-    pub const COUNT: u32 = 11;
-
-    /// All reasons in numeric order.
-    pub const ALL: [Self; Self::COUNT as usize] = [
-        Self::Torn,
-        Self::KernelThread,
-        Self::FirstProcess,
-        Self::NotTheVictim,
-        Self::Remote,
-        Self::Expired,
-        Self::NotGrown,
-        Self::UsageStill,
-        Self::Spent,
-        Self::NoRoom,
-        Self::Refused,
-    ];
-
     /// Returns the name that metrics use.
     pub const fn name(self) -> &'static str {
         match self {
@@ -201,27 +184,23 @@ pub struct KernelKill {
     pub comm: [u8; 16],
 }
 
-/// The kind of order that was carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum KernelKillCause {
-    /// A [`KillOrder`], at a memory charge.
-    Memory = 0,
-    /// A [`crate::DiskKillOrder`], at a buffered write.
-    Disk = 1,
-}
-
-impl KernelKillCause {
-    /// Both causes.
-    pub const ALL: [Self; 2] = [Self::Memory, Self::Disk];
-
-    /// Returns the cause with this number.
-    pub fn from_raw(raw: u32) -> Option<Self> {
-        Self::ALL.into_iter().find(|cause| *cause as u32 == raw)
+numbered_enum! {
+    /// The kind of order that was carried out.
+    pub enum KernelKillCause: u32 {
+        /// A [`KillOrder`], at a memory charge.
+        Memory = 0,
+        /// A [`crate::DiskKillOrder`], at a buffered write.
+        Disk = 1,
     }
 }
 
 const _: () = {
+    // Each number is an index into map `SUPPRESSED`.
+    let mut index = 0;
+    while index < Suppressed::ALL.len() {
+        assert!(Suppressed::ALL[index] as usize == index);
+        index += 1;
+    }
     assert!(size_of::<KillOrder>() == 80);
     assert!(size_of::<GrowthBaseline>() == 40);
     assert!(size_of::<SuppressedCount>() == 16);

@@ -15,9 +15,10 @@ mod disk_kill;
 mod event;
 mod kernel_kill;
 mod map;
+mod numbered_enum;
 mod task;
 
-pub use charge_decision::{Charge, KillDecision};
+pub use charge_decision::{Charge, ChargingProcess, KillDecision};
 pub use config::{ABSENT, MAX_ANCESTORS, MAX_CHAIN, Offsets, ProgramConfig};
 pub use disk::{DISKS, DiskResource, DiskThreshold, DiskThresholdCrossed, DiskTotal, DiskUsage, DiskUser};
 pub use disk_kill::{DiskKillOrder, Write};
@@ -34,8 +35,8 @@ pub use map::{
     MIN_CHANGE_PAGES, MemcgThreshold, OomContext, OomCounts, THRESHOLD_WORDS, threshold_bit,
 };
 pub use task::{
-    Alarm, AlarmKey, ForkRate, HostTasks, PIDS_CACHE_NS, PIDS_LIMIT_MAX, PIDS_NEAR_FRACTION, PidThreshold,
-    PidsCache, ReclaimStart, ReclaimTime, STORM_WINDOW_NS, TaskAlarm, TaskCount, TaskStats,
+    Alarm, AlarmKey, HostTasks, PIDS_CACHE_NS, PIDS_LIMIT_MAX, PIDS_NEAR_FRACTION, PidThreshold, PidsCache,
+    ReclaimStart, ReclaimTime, STORM_WINDOW_NS, TaskAlarm, TaskStats,
 };
 
 /// The version of the layout of all types in this crate. The programs do nothing if their configuration has

@@ -1,5 +1,7 @@
 //! Keys and values of the maps.
 
+use crate::numbered_enum::numbered_enum;
+
 /// The threshold on one cgroup; the value of map `THRESHOLDS`, whose key is the cgroup's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -120,53 +122,54 @@ pub struct OomContext {
     pub oom_kill: u64,
 }
 
-/// A counter that the programs keep per CPU; the index into map `COUNTERS`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Counter {
-    /// Records written or lost. The value is the next record's sequence number.
-    Records = 0,
-    /// `ThresholdCrossed` records that did not fit into the ring.
-    LostThresholdCrossed = 1,
-    /// `OomKill` records that did not fit.
-    LostOomKill = 2,
-    /// `CgroupCreated` records that did not fit.
-    LostCgroupCreated = 3,
-    /// `CgroupRemoved` records that did not fit.
-    LostCgroupRemoved = 4,
-    /// Charged cgroups for which `CHARGED_CGROUPS` had no free entry.
-    ChargedCgroupsFull = 5,
-    /// Cgroups for which `OOM_COUNTS` had no free entry.
-    OomCountsFull = 6,
-    /// Cgroups for which `TASK_STATS` had no free entry, and entries of it that could not be returned.
-    TaskStatsFull = 7,
-    /// Paths that ended before the root: the tree is too deep, or an interrupt ran the same program.
-    PathTruncated = 8,
-    /// How often the charge hook inspected a memory cgroup.
-    Charges = 9,
-    /// `TaskAlarm` records that did not fit.
-    LostTaskAlarm = 10,
-    /// Alarms for which `ALARMS_SENT` had no free entry. They were not sent.
-    AlarmsSentFull = 11,
-    /// Cgroups for which `RECLAIM_TIME` had no free entry.
-    ReclaimTimeFull = 12,
-    /// Tasks for which `RECLAIM_START` had no free entry.
-    ReclaimStartFull = 13,
-    /// Reclaims with two begins or with an end only, for example those that were in progress when the
-    /// programs were attached.
-    ReclaimUnpaired = 14,
-    /// `DiskThresholdCrossed` records that did not fit.
-    LostDiskThresholdCrossed = 15,
-    /// Cgroups for which `DISK_USAGE` had no free entry.
-    DiskUsageFull = 16,
-}
-
-impl Counter {
-    /// The number of counters.
-    pub const COUNT: u32 = 17;
+numbered_enum! {
+    /// A counter that the programs keep per CPU; the index into map `COUNTERS`.
+    pub enum Counter: u32 {
+        /// Records written or lost. The value is the next record's sequence number.
+        Records = 0,
+        /// `ThresholdCrossed` records that did not fit into the ring.
+        LostThresholdCrossed = 1,
+        /// `OomKill` records that did not fit.
+        LostOomKill = 2,
+        /// `CgroupCreated` records that did not fit.
+        LostCgroupCreated = 3,
+        /// `CgroupRemoved` records that did not fit.
+        LostCgroupRemoved = 4,
+        /// Charged cgroups for which `CHARGED_CGROUPS` had no free entry.
+        ChargedCgroupsFull = 5,
+        /// Cgroups for which `OOM_COUNTS` had no free entry.
+        OomCountsFull = 6,
+        /// Cgroups for which `TASK_STATS` had no free entry, and entries of it that could not be returned.
+        TaskStatsFull = 7,
+        /// Paths that ended before the root: the tree is too deep, or an interrupt ran the same program.
+        PathTruncated = 8,
+        /// How often the charge hook inspected a memory cgroup.
+        Charges = 9,
+        /// `TaskAlarm` records that did not fit.
+        LostTaskAlarm = 10,
+        /// Alarms for which `ALARMS_SENT` had no free entry. They were not sent.
+        AlarmsSentFull = 11,
+        /// Cgroups for which `RECLAIM_TIME` had no free entry.
+        ReclaimTimeFull = 12,
+        /// Tasks for which `RECLAIM_START` had no free entry.
+        ReclaimStartFull = 13,
+        /// Reclaims with two begins or with an end only, for example those that were in progress when the
+        /// programs were attached.
+        ReclaimUnpaired = 14,
+        /// `DiskThresholdCrossed` records that did not fit.
+        LostDiskThresholdCrossed = 15,
+        /// Cgroups for which `DISK_USAGE` had no free entry.
+        DiskUsageFull = 16,
+    }
 }
 
 const _: () = {
+    // Each number is an index into the map.
+    let mut index = 0;
+    while index < Counter::ALL.len() {
+        assert!(Counter::ALL[index] as usize == index);
+        index += 1;
+    }
     assert!(size_of::<MemcgThreshold>() == 72);
     assert!(size_of::<FireToken>() == 24);
     assert!(size_of::<OomCounts>() == 24);

@@ -1,42 +1,27 @@
 //! Tasks and time spent in reclaim: keys and values of their maps, and the record for alarms about tasks.
 
-use crate::Header;
+use crate::{Header, numbered_enum::numbered_enum};
 
-/// The task counters of a memory cgroup; the value of map `TASK_STATS`, whose key is the cgroup's id.
+/// The tasks of a memory cgroup since the programs were attached; the value of map `TASK_STATS`, whose key is
+/// the cgroup's id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TaskStats {
-    /// The tasks since the programs were attached.
-    pub count: TaskCount,
-    /// The rate at which the cgroup forks.
-    pub rate: ForkRate,
-}
-
-/// The tasks of a memory cgroup since the programs were attached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct TaskCount {
     /// Tasks created, including threads.
     pub forks: u64,
     /// Tasks that ended.
     pub exits: u64,
     /// Programs started in a process (`execve`).
     pub execs: u64,
+    /// The start of the present window of [`STORM_WINDOW_NS`]. Two CPUs may start one at the same time. Then
+    /// neither contains a few of the forks.
+    pub window_since_ns: u64,
+    /// Tasks created since the start of the window, on all CPUs.
+    pub window_forks: u64,
 }
 
 /// The window for the fork rate, in nanoseconds.
 pub const STORM_WINDOW_NS: u64 = 100_000_000;
-
-/// The forks of a memory cgroup in a time window, on all CPUs. Two CPUs may start a window at the same time.
-/// Then neither window contains a few of the forks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct ForkRate {
-    /// The start of the window.
-    pub since_ns: u64,
-    /// Tasks created since the start of the window.
-    pub forks: u64,
-}
 
 /// The tasks of the whole machine since the programs were attached; the only value of array `HOST_TASKS`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,16 +67,16 @@ pub const PIDS_LIMIT_MAX: u64 = 4 << 20;
 /// The tasks are near a limit when less than this fraction of it (one in 8) is left.
 pub const PIDS_NEAR_FRACTION: u64 = 8;
 
-/// A condition of tasks that the programs report at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Alarm {
-    /// A memory cgroup created more tasks in [`STORM_WINDOW_NS`] than the bound.
-    ForkStorm = 0,
-    /// A cgroup of the pids controller is near its limit ([`PIDS_NEAR_FRACTION`]).
-    PidsLimit = 1,
-    /// The number of tasks on the node reached its threshold ([`PidThreshold`]).
-    NodeTasks = 2,
+numbered_enum! {
+    /// A condition of tasks that the programs report at once.
+    pub enum Alarm: u32 {
+        /// A memory cgroup created more tasks in [`STORM_WINDOW_NS`] than the bound.
+        ForkStorm = 0,
+        /// A cgroup of the pids controller is near its limit ([`PIDS_NEAR_FRACTION`]).
+        PidsLimit = 1,
+        /// The number of tasks on the node reached its threshold ([`PidThreshold`]).
+        NodeTasks = 2,
+    }
 }
 
 impl Alarm {
@@ -102,11 +87,6 @@ impl Alarm {
             Self::PidsLimit => "pids_limit",
             Self::NodeTasks => "node_tasks",
         }
-    }
-
-    /// Returns the alarm with this number.
-    pub fn from_raw(raw: u32) -> Option<Self> {
-        [Self::ForkStorm, Self::PidsLimit, Self::NodeTasks].into_iter().find(|alarm| *alarm as u32 == raw)
     }
 }
 
@@ -178,13 +158,14 @@ pub struct ReclaimStart {
 }
 
 /// The reclaim statistics of a memory cgroup's tasks (memcg direct reclaim) since the programs were attached;
-/// the value of map `RECLAIM_TIME`, whose key is the cgroup's id.
+/// the value of map `RECLAIM_TIME`, whose key is the cgroup's id. It counts for the cgroup of the waiting task;
+/// the limit may be that of a cgroup above.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ReclaimTime {
     /// The number of reclaims.
     pub count: u64,
-    /// The time spent in reclaim, the sum over all tasks, in nanoseconds.
+    /// The time spent in reclaim, the sum over all tasks, in nanoseconds: it may exceed the time that passed.
     pub ns: u64,
     /// Pages that were reclaimed.
     pub reclaimed: u64,
@@ -192,7 +173,6 @@ pub struct ReclaimTime {
 
 const _: () = {
     assert!(size_of::<TaskStats>() == 40);
-    assert!(size_of::<ForkRate>() == 16);
     assert!(size_of::<HostTasks>() == 16);
     assert!(size_of::<PidsCache>() == 32);
     assert!(size_of::<AlarmKey>() == 16);

@@ -7,7 +7,7 @@ use eviction_common::{ABSENT, DiskKillOrder, KernelKillCause, MAX_ANCESTORS, Wri
 
 use crate::{
     config::{has_kernel_kill, offset},
-    kernel_kill::{DecidedOrder, Running, carry_out, running},
+    kernel_kill::{DecidedOrder, carry_out, running},
     memcg::{css_of_task, id_of_css},
     probe_read::{Probe, Read},
 };
@@ -26,65 +26,42 @@ pub(crate) fn apply_kill_order(device: u32, taken: i64, leaf_id: u64) {
     let Some(order) = DISK_KILL_ORDER.get(0) else { return };
     // SAFETY: the map's value; volatile, since user space writes it.
     let order = unsafe { core::ptr::read_volatile(order) };
-    if order.generation == 0 || taken < order.bytes_limit {
+    // `decide` passes these as well, but the values below cost several calls.
+    if order.generation == 0 || order.device != u64::from(device) || taken < order.bytes_limit {
         return;
     }
     let running = running();
-    let decision = order.decide(&WriteFacts { device, taken, running: &running });
+    let write = Write {
+        device: device.into(),
+        taken,
+        is_within_victim: is_within(running.task, order.victim_id),
+        tgid: running.tgid,
+        has_memory: running.mm != 0,
+        // SAFETY: a helper without arguments.
+        now_ns: unsafe { bpf_ktime_get_ns() },
+    };
+    let decision = order.decide(&write);
     let DiskKillOrder { generation, victim_id, .. } = order;
     let cause = KernelKillCause::Disk;
     carry_out(decision, &DecidedOrder { cause, generation, victim_id, leaf_id, usage: 0 }, &running);
 }
 
-struct WriteFacts<'a> {
-    device: u32,
-    taken: i64,
-    running: &'a Running,
-}
-
-impl Write for WriteFacts<'_> {
-    #[inline(always)]
-    fn device(&self) -> u64 {
-        self.device.into()
-    }
-
-    #[inline(always)]
-    fn taken(&self) -> i64 {
-        self.taken
-    }
-
-    #[inline(always)]
-    fn is_within(&self, cgroup_id: u64) -> bool {
-        // SAFETY: the running task.
-        let mut css = unsafe { css_of_task::<Probe>(self.running.task) };
-        for _ in 0..MAX_ANCESTORS {
-            if css.is_null() {
-                return false;
-            }
-            // SAFETY: a css; any address can be read.
-            unsafe {
-                if id_of_css::<Probe>(css) == cgroup_id {
-                    return true;
-                }
-                css = Probe::at::<usize>(css, offset!(css_parent)) as *const u8;
-            }
+/// Whether the running task `running` is in this memory cgroup or below it.
+#[inline(always)]
+fn is_within(running: *const u8, cgroup_id: u64) -> bool {
+    // SAFETY: the running task.
+    let mut css = unsafe { css_of_task::<Probe>(running) };
+    for _ in 0..MAX_ANCESTORS {
+        if css.is_null() {
+            return false;
         }
-        false
+        // SAFETY: a css; any address can be read.
+        unsafe {
+            if id_of_css::<Probe>(css) == cgroup_id {
+                return true;
+            }
+            css = Probe::at::<usize>(css, offset!(css_parent)) as *const u8;
+        }
     }
-
-    #[inline(always)]
-    fn tgid(&self) -> u32 {
-        self.running.tgid
-    }
-
-    #[inline(always)]
-    fn has_memory(&self) -> bool {
-        self.running.mm != 0
-    }
-
-    #[inline(always)]
-    fn now_ns(&self) -> u64 {
-        // SAFETY: a helper without arguments.
-        unsafe { bpf_ktime_get_ns() }
-    }
+    false
 }

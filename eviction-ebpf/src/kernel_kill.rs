@@ -18,8 +18,8 @@ use aya_ebpf::{
     maps::{Array, HashMap, LruHashMap, PerCpuArray},
 };
 use eviction_common::{
-    ABSENT, Charge, GrowthBaseline, KernelKill, KernelKillCause, KillDecision, KillOrder, Kind, MARK_EPOCH,
-    MARK_LEVEL, MARKS, MAX_ANCESTORS, Suppressed, SuppressedCount,
+    ABSENT, Charge, ChargingProcess, GrowthBaseline, KernelKill, KernelKillCause, KillDecision, KillOrder,
+    Kind, MARK_EPOCH, MARK_LEVEL, MARKS, MAX_ANCESTORS, Suppressed, SuppressedCount,
 };
 
 use crate::{
@@ -55,7 +55,8 @@ static USAGE_BASELINE: Array<GrowthBaseline> = Array::with_max_entries(1, 0);
 
 /// See [`Suppressed`].
 #[map]
-static SUPPRESSED: PerCpuArray<SuppressedCount> = PerCpuArray::with_max_entries(Suppressed::COUNT, 0);
+static SUPPRESSED: PerCpuArray<SuppressedCount> =
+    PerCpuArray::with_max_entries(Suppressed::ALL.len() as u32, 0);
 
 /// The running task.
 pub(crate) struct Running {
@@ -91,13 +92,25 @@ pub(crate) fn apply_kill_order<M: ReadStrategy>(memcg: &Memcg, path: &AncestorPa
     let order = unsafe { core::ptr::read_volatile(order) };
     let Some(level) = find_level::<M>(memcg, path, level_id, order.victim_id) else { return };
     let running = running();
-    if running.mm != 0 {
-        store_growth_baseline(&running, epoch);
-    }
-    if let Some(baseline) = USAGE_BASELINE.get_ptr_mut(0) {
-        store_baseline(baseline, level_id, epoch, level.usage);
-    }
-    let decision = order.decide(&ChargeFacts { level_id, level: &level, leaf_id, running: &running });
+    let grown = store_growth_baseline(&running, epoch, order.epoch);
+    let Some(baseline) = USAGE_BASELINE.get_ptr_mut(0) else { return };
+    store_baseline(baseline, level_id, epoch, level.usage);
+    let charge = Charge {
+        level_id,
+        usage: level.usage,
+        max: level.max,
+        baseline: baseline_at(baseline, level_id, order.epoch),
+        grown,
+    };
+    let decision = order.decide(&charge, || ChargingProcess {
+        is_within_victim: level.through_victim,
+        tgid: running.tgid,
+        has_memory: running.mm != 0,
+        // SAFETY: the running task.
+        is_in_charged_cgroup: unsafe { id_of_task::<Probe>(running.task) == leaf_id },
+        // SAFETY: a helper without arguments.
+        now_ns: unsafe { bpf_ktime_get_ns() },
+    });
     let KillOrder { generation, victim_id, .. } = order;
     let (cause, usage) = (KernelKillCause::Memory, level.usage);
     carry_out(decision, &DecidedOrder { cause, generation, victim_id, leaf_id, usage }, &running);
@@ -110,75 +123,6 @@ fn sample_epoch_element(index: u32) -> u64 {
         // SAFETY: the map's value; volatile, since user space writes it.
         Some(value) => unsafe { core::ptr::read_volatile(value) },
         None => 0,
-    }
-}
-
-/// A charge near the threshold. Each fact is read when the kill order needs it.
-struct ChargeFacts<'a> {
-    level_id: u64,
-    level: &'a GuardedLevel,
-    leaf_id: u64,
-    running: &'a Running,
-}
-
-impl Charge for ChargeFacts<'_> {
-    #[inline(always)]
-    fn level_id(&self) -> u64 {
-        self.level_id
-    }
-
-    #[inline(always)]
-    fn usage(&self) -> u64 {
-        self.level.usage
-    }
-
-    #[inline(always)]
-    fn max(&self) -> u64 {
-        self.level.max
-    }
-
-    #[inline(always)]
-    fn usage_at_epoch(&self, epoch: u64) -> Option<u64> {
-        baseline_at(USAGE_BASELINE.get_ptr_mut(0)?, self.level_id, epoch)
-    }
-
-    /// The argument is always the victim, which was searched for on the path up.
-    #[inline(always)]
-    fn is_within(&self, _victim_id: u64) -> bool {
-        self.level.through_victim
-    }
-
-    #[inline(always)]
-    fn tgid(&self) -> u32 {
-        self.running.tgid
-    }
-
-    #[inline(always)]
-    fn has_memory(&self) -> bool {
-        self.running.mm != 0
-    }
-
-    #[inline(always)]
-    fn grown(&self, epoch: u64) -> u64 {
-        let Running { tgid, mm, anon, .. } = *self.running;
-        match GROWTH_BASELINE.get_ptr_mut(tgid) {
-            Some(baseline) if mm != 0 => {
-                baseline_at(baseline, mm, epoch).map_or(0, |then| anon.saturating_sub(then))
-            }
-            _ => 0,
-        }
-    }
-
-    #[inline(always)]
-    fn is_in_charged_cgroup(&self) -> bool {
-        // SAFETY: the running task.
-        unsafe { id_of_task::<Probe>(self.running.task) == self.leaf_id }
-    }
-
-    #[inline(always)]
-    fn now_ns(&self) -> u64 {
-        // SAFETY: a helper without arguments.
-        unsafe { bpf_ktime_get_ns() }
     }
 }
 
@@ -253,16 +197,24 @@ pub(crate) fn running() -> Running {
     Running { task, tgid: (ids >> 32) as u32, pid: ids as u32, mm, anon }
 }
 
-/// Stores the pages of the process, if it was not seen in this epoch.
+/// Stores the pages of the process, if it was not seen in this epoch. Returns its growth since the epoch of the
+/// kill order; 0 if not known.
 #[inline(always)]
-fn store_growth_baseline(running: &Running, epoch: u64) {
-    match GROWTH_BASELINE.get_ptr_mut(running.tgid) {
-        Some(baseline) => store_baseline(baseline, running.mm, epoch, running.anon),
+fn store_growth_baseline(running: &Running, epoch: u64, order_epoch: u64) -> u64 {
+    let Running { tgid, mm, anon, .. } = *running;
+    if mm == 0 {
+        return 0;
+    }
+    match GROWTH_BASELINE.get_ptr_mut(tgid) {
+        Some(baseline) => {
+            store_baseline(baseline, mm, epoch, anon);
+            baseline_at(baseline, mm, order_epoch).map_or(0, |then| anon.saturating_sub(then))
+        }
         None => {
-            let Running { mm, anon, .. } = *running;
             let first = GrowthBaseline { of: mm, epoch, pages: anon, before_epoch: 0, before_pages: 0 };
             // Another thread may insert it first. If the map is full, the process counts as not grown.
-            let _ = GROWTH_BASELINE.insert(running.tgid, first, BPF_NOEXIST as u64);
+            let _ = GROWTH_BASELINE.insert(tgid, first, BPF_NOEXIST as u64);
+            0
         }
     }
 }

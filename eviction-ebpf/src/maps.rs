@@ -111,7 +111,7 @@ pub(crate) static DISK_USAGE: HashMap<DiskUser, DiskUsage> =
 
 /// See [`Counter`].
 #[map]
-pub(crate) static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Counter::COUNT, 0);
+pub(crate) static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Counter::ALL.len() as u32, 0);
 
 /// Adds to a value that other CPUs add to as well. The result is not used, and the order does not matter.
 /// This is the one atomic instruction of kernels before 5.12.

@@ -101,7 +101,7 @@ impl Memcg {
         // SAFETY: `css` is a css.
         unsafe {
             let (flags, serial) = if M::Css::COMBINES_READS && serial.wrapping_sub(flags) == 4 {
-                let FlagsAndSerial { flags, low, high } = M::Css::at(self.css, flags);
+                let [flags, low, high]: [u32; 3] = M::Css::at(self.css, flags);
                 (flags, u64::from(high) << 32 | u64::from(low))
             } else {
                 (M::Css::at(self.css, flags), M::Css::at(self.css, serial))
@@ -170,15 +170,6 @@ pub(crate) struct CssState {
     /// Whether its cgroup is not removed yet. A removed cgroup still uncharges memory. It must not be added
     /// to maps whose entries are deleted at the removal.
     pub(crate) is_online: bool,
-}
-
-/// The flags of a css and the serial number behind them.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-struct FlagsAndSerial {
-    flags: u32,
-    low: u32,
-    high: u32,
 }
 
 /// Returns the usage of a page counter, in pages.

@@ -21,10 +21,12 @@ pub(crate) fn task_fork(ctx: BtfTracePointContext) -> i32 {
         let task = ctx.arg(1);
         // SAFETY: a `task_struct`, which the loader checks in BTF, and a map's value.
         unsafe {
-            let (id, stats) = on_task(task, TaskEvent::Fork);
-            match stats.is_null() {
-                true => task_alarm::on_fork(task, id, None),
-                false => task_alarm::on_fork(task, id, Some(&raw mut (*stats).rate)),
+            let (id, stats) = stats_of_task(task);
+            if stats.is_null() {
+                task_alarm::on_fork(task, id, None);
+            } else {
+                add(&raw mut (*stats).forks, 1);
+                task_alarm::on_fork(task, id, Some(stats));
             }
         }
     }
@@ -35,8 +37,13 @@ pub(crate) fn task_fork(ctx: BtfTracePointContext) -> i32 {
 #[btf_tracepoint(function = "sched_process_exec")]
 pub(crate) fn task_exec(ctx: BtfTracePointContext) -> i32 {
     if abi_matches() {
-        // SAFETY: a `task_struct`, which the loader checks in BTF.
-        unsafe { on_task(ctx.arg(0), TaskEvent::Exec) };
+        // SAFETY: a `task_struct`, which the loader checks in BTF, and a map's value.
+        unsafe {
+            let (_, stats) = stats_of_task(ctx.arg(0));
+            if !stats.is_null() {
+                add(&raw mut (*stats).execs, 1);
+            }
+        }
     }
     0
 }
@@ -46,9 +53,12 @@ pub(crate) fn task_exec(ctx: BtfTracePointContext) -> i32 {
 pub(crate) fn task_exit(ctx: BtfTracePointContext) -> i32 {
     if abi_matches() {
         let task: *const u8 = ctx.arg(0);
-        // SAFETY: a `task_struct`, which the loader checks in BTF.
+        // SAFETY: a `task_struct`, which the loader checks in BTF, and a map's value.
         unsafe {
-            on_task(task, TaskEvent::Exit);
+            let (_, stats) = stats_of_task(task);
+            if !stats.is_null() {
+                add(&raw mut (*stats).exits, 1);
+            }
             task_alarm::on_exit();
             reclaim::on_exit(Direct::at(task, offset!(task_pid)));
         }
@@ -56,37 +66,15 @@ pub(crate) fn task_exit(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// The event that is counted; there is one program for each.
-#[derive(Clone, Copy)]
-enum TaskEvent {
-    Fork,
-    Exec,
-    Exit,
-}
-
-/// Counts the event. Returns the id of the task's memory cgroup (0 if none), and the map's value for it (or
-/// null).
+/// Returns the id of the task's memory cgroup (0 if none), and the map's value for it (or null).
 ///
 /// # Safety
 /// `task` is a pointer to a `task_struct`.
 #[inline(always)]
-unsafe fn on_task(task: *const u8, event: TaskEvent) -> (u64, *mut TaskStats) {
+unsafe fn stats_of_task(task: *const u8) -> (u64, *mut TaskStats) {
     // SAFETY: the caller's promise.
     let id = unsafe { id_or_none::<Direct>(css_of_task::<Direct>(task)) };
-    let stats = stats_of(id);
-    if stats.is_null() {
-        return (id, stats);
-    }
-    // SAFETY: the map's value.
-    unsafe {
-        let counter = match event {
-            TaskEvent::Fork => &raw mut (*stats).count.forks,
-            TaskEvent::Exec => &raw mut (*stats).count.execs,
-            TaskEvent::Exit => &raw mut (*stats).count.exits,
-        };
-        add(counter, 1);
-    }
-    (id, stats)
+    (id, stats_of(id))
 }
 
 /// Returns the counters of the memory cgroup with this id; null if the map is full.

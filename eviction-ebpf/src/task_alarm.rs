@@ -6,8 +6,8 @@ use aya_ebpf::{
     helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns},
 };
 use eviction_common::{
-    ABSENT, Alarm, AlarmKey, Counter, ForkRate, Kind, MAX_ANCESTORS, PIDS_CACHE_NS, PIDS_LIMIT_MAX,
-    PIDS_NEAR_FRACTION, PidsCache, STORM_WINDOW_NS, TaskAlarm,
+    ABSENT, Alarm, AlarmKey, Counter, Kind, MAX_ANCESTORS, PIDS_CACHE_NS, PIDS_LIMIT_MAX, PIDS_NEAR_FRACTION,
+    PidsCache, STORM_WINDOW_NS, TaskAlarm, TaskStats,
 };
 
 use crate::{
@@ -21,17 +21,17 @@ use crate::{
 /// The error for an existing key (EEXIST in asm-generic/errno-base.h).
 const EXISTS: i32 = -17;
 
-/// Handles the creation of `task` in the memory cgroup `memcg_id`. `rate` is the fork rate of that cgroup in
-/// a map's value, if the map had a free entry.
+/// Handles the creation of `task` in the memory cgroup `memcg_id`. `stats` is the map's value of that cgroup,
+/// if the map had a free entry.
 ///
 /// # Safety
 /// `task` is a pointer to a `task_struct`.
 #[inline(always)]
-pub(crate) unsafe fn on_fork(task: *const u8, memcg_id: u64, rate: Option<*mut ForkRate>) {
+pub(crate) unsafe fn on_fork(task: *const u8, memcg_id: u64, stats: Option<*mut TaskStats>) {
     // SAFETY: a helper without arguments.
     let now_ns = unsafe { bpf_ktime_get_ns() };
-    if let Some(rate) = rate {
-        check_fork_rate(rate, memcg_id, now_ns);
+    if let Some(stats) = stats {
+        check_fork_rate(stats, memcg_id, now_ns);
     }
     let forks = check_host_threshold(memcg_id, now_ns);
     // SAFETY: the caller's promise.
@@ -48,22 +48,22 @@ pub(crate) fn on_exit() {
 }
 
 #[inline(always)]
-fn check_fork_rate(rate: *mut ForkRate, memcg_id: u64, now_ns: u64) {
+fn check_fork_rate(stats: *mut TaskStats, memcg_id: u64, now_ns: u64) {
     let bound = storm_forks() as u64;
     if bound == 0 {
         return;
     }
     // SAFETY: the map's value; volatile, since other CPUs write it.
     let forks = unsafe {
-        let since_ns = core::ptr::read_volatile(&raw const (*rate).since_ns);
+        let since_ns = core::ptr::read_volatile(&raw const (*stats).window_since_ns);
         // Another CPU may have started the window just after this CPU read the time.
         if now_ns.wrapping_sub(since_ns) as i64 >= STORM_WINDOW_NS as i64 {
-            core::ptr::write_volatile(&raw mut (*rate).since_ns, now_ns);
-            core::ptr::write_volatile(&raw mut (*rate).forks, 1);
+            core::ptr::write_volatile(&raw mut (*stats).window_since_ns, now_ns);
+            core::ptr::write_volatile(&raw mut (*stats).window_forks, 1);
             return;
         }
-        add(&raw mut (*rate).forks, 1);
-        core::ptr::read_volatile(&raw const (*rate).forks)
+        add(&raw mut (*stats).window_forks, 1);
+        core::ptr::read_volatile(&raw const (*stats).window_forks)
     };
     if forks >= bound {
         let key = AlarmKey { id: memcg_id, alarm: Alarm::ForkStorm as u32, pad: 0 };

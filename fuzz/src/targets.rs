@@ -39,7 +39,6 @@ pub fn record(input: &[u8]) -> bool {
         version.copy_from_slice(&ABI_VERSION.to_ne_bytes());
     }
     let Ok(event) = decode(&record, page_bytes) else { return false };
-    let _ = event.stamp();
     let text = match &event {
         Event::OomKill(kill) => format!("{} {}", kill.comm_lossy(), kill.trigger_comm_lossy()),
         Event::OomMark(mark) => mark.comm_lossy().to_string(),

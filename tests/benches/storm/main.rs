@@ -137,7 +137,7 @@ fn rage(
                 let now_ns = clock::now();
                 let drained = ring.drain(|event| match event {
                     Event::ThresholdCrossed(crossed) if crossed.generation == generation => {
-                        seen = Some(now_ns.saturating_sub(crossed.stamp.ktime_ns));
+                        seen = Some(now_ns.saturating_sub(crossed.ktime_ns));
                     }
                     _ => {}
                 });

@@ -90,10 +90,10 @@ fn charges_during_a_sample_count_towards_the_threshold() {
         let pod = Cgroup::new();
         let mut process = Stepper::with_memory(&pod, 1);
         let gross = |mib: u64| KernelThreshold { gross: Some(mib * MIB), ..KernelThreshold::default() };
-        assert_eq!(fixture.kernel.gross_charge(pod.id()), None, "{name}: no threshold is set");
+        assert_eq!(fixture.kernel.read_threshold(pod.id()), None, "{name}: no threshold is set");
         fixture.kernel.set_threshold(pod.id(), gross(1024)).unwrap();
         // A reading begins, and takes long.
-        let began = fixture.kernel.gross_charge(pod.id());
+        let began = fixture.kernel.read_threshold(pod.id());
         assert!(began.is_some(), "{name}");
         process.step("touch 32");
         let generation = fixture.kernel.set_threshold_since(pod.id(), gross(96), began).unwrap();
@@ -107,7 +107,7 @@ fn charges_during_a_sample_count_towards_the_threshold() {
         process.step("touch 32");
         assert_eq!(fixture.crossings(generation), [], "{name}: 32 of 48");
         // However long the reading takes, half of the headroom is left.
-        let began = fixture.kernel.gross_charge(pod.id());
+        let began = fixture.kernel.read_threshold(pod.id());
         process.step("touch 64");
         let generation = fixture.kernel.set_threshold_since(pod.id(), gross(48), began).unwrap();
         process.step("touch 16");

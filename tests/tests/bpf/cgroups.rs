@@ -13,11 +13,11 @@ fn a_cgroup_is_reported_when_it_is_created_and_when_it_is_removed() {
     let child = group.child("kubepods-burstable.slice");
     let id = child.id();
     fixture.drain();
-    let created: Vec<_> = fixture.events.created.iter().filter(|change| change.id == id).collect();
+    let created: Vec<_> = fixture.events.created.iter().filter(|changed| **changed == id).collect();
     assert_eq!(created.len(), 1, "one record, though each v1 hierarchy could have one");
     child.remove();
     fixture.drain();
-    let removed: Vec<_> = fixture.events.removed.iter().filter(|change| change.id == id).collect();
+    let removed: Vec<_> = fixture.events.removed.iter().filter(|changed| **changed == id).collect();
     assert_eq!(removed.len(), 1);
 }
 

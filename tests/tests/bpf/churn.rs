@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use eviction_bpf::{LoadOptions, TaskCount};
+use eviction_bpf::{LoadOptions, TaskStats};
 
 use crate::fixture::{Fixture, Stepper, need_bpf};
 use crate::groups::Cgroup;
@@ -62,7 +62,7 @@ fn the_maps_keep_nothing_of_removed_cgroups_that_had_tasks() {
             fixture.kernel.sweep(exists).unwrap();
             assert!(!fixture.kernel.has_entries(id).unwrap(), "cgroup {place}");
         }
-        assert_eq!(fixture.task_count(id), TaskCount::default());
+        assert_eq!(fixture.task_count(id), TaskStats::default());
         fixture.drain();
     }
     assert!(late <= 3, "{late} of 100 were cleaned too early");

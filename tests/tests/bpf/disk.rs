@@ -7,9 +7,9 @@ use std::path::Path;
 
 use eviction_bpf::capabilities::{self, KernelFacts};
 use eviction_bpf::{
-    self, AttachWhen, Counter, DiskHeadroom, DiskResource, DiskThresholdCrossed, DiskUsage, EventClass,
-    LoadOptions,
+    self, AttachWhen, Counter, DiskResource, DiskThresholdCrossed, DiskUsageKey, EventClass, LoadOptions,
 };
+use eviction_node::fs::DeviceHeadroom;
 use rustix::fs::{statfs, syncfs};
 use tests::file_system::{FileSystem, Kind};
 use tests::random::Random;
@@ -18,7 +18,11 @@ use crate::fixture::{Fixture, MIB, Stepper, need_bpf};
 use crate::groups::{Cgroup, mount};
 
 const BLOCK: u64 = 4096;
-const WITHOUT_THRESHOLD: DiskHeadroom = DiskHeadroom { bytes: None, inodes: None };
+
+/// Returns a headroom that is never used up: only the blocks and inodes are counted.
+fn unlimited(device: u64) -> DeviceHeadroom {
+    DeviceHeadroom { device, capacity: 0, bytes: None, inodes: None }
+}
 
 fn options() -> LoadOptions {
     LoadOptions { disks: vec!["ext4".to_owned(), "xfs".to_owned()], ..LoadOptions::default() }
@@ -78,10 +82,9 @@ fn du(path: &Path) -> (i64, i64) {
 
 /// Returns the bytes and inodes that a cgroup took on the device.
 fn counted_usage(fixture: &Fixture, cgroup: u64, device: u64) -> (i64, i64) {
-    let mut all = Vec::new();
-    fixture.kernel.read_disk_usage(&mut all).unwrap();
-    let own = all.iter().find(|usage| (usage.cgroup, usage.device) == (cgroup, device));
-    own.map_or((0, 0), |DiskUsage { bytes, inodes, .. }| (*bytes, *inodes))
+    let all = fixture.kernel.read_disk_usage().unwrap();
+    let own = all.get(&DiskUsageKey { cgroup, device }).copied().unwrap_or_default();
+    (own.bytes, own.inodes)
 }
 
 /// Returns the crossings of one threshold setting that have been reported so far.
@@ -149,7 +152,7 @@ fn the_counts_per_cgroup_equal_those_of_du() {
     let free = || statfs(mounted.path()).unwrap().f_bfree;
     let mut pods = ["a", "b", "c"].map(|name| Pod::new(&mounted, name));
     let mut fixture = load!();
-    fixture.kernel.set_disk_threshold(device, WITHOUT_THRESHOLD, None).unwrap();
+    fixture.kernel.set_disk_threshold(unlimited(device), None).unwrap();
     fixture.attach(AttachWhen::NearDiskThreshold);
     let before = free();
     let [pod, ..] = &mut pods;
@@ -216,11 +219,11 @@ fn a_byte_threshold_is_reported_once_at_the_block_that_crosses_it() {
     let mut pod = Pod::new(&mounted, "pod");
     pod.file("append", "log", BLOCK);
     let mut fixture = load!();
-    fixture.kernel.set_disk_threshold(device, WITHOUT_THRESHOLD, None).unwrap();
+    fixture.kernel.set_disk_threshold(unlimited(device), None).unwrap();
     fixture.attach(AttachWhen::NearDiskThreshold);
     for (what, beyond) in [("append", BLOCK), ("map", BLOCK), ("fallocate", 32 * MIB)] {
-        let headroom = DiskHeadroom { bytes: Some(32 * MIB), inodes: None };
-        let set = fixture.kernel.set_disk_threshold(device, headroom, None).unwrap();
+        let headroom = DeviceHeadroom { bytes: Some(32 * MIB), ..unlimited(device) };
+        let set = fixture.kernel.set_disk_threshold(headroom, None).unwrap();
         pod.file("append", &format!("{what}-below"), 32 * MIB - BLOCK);
         assert_eq!(crossings(&mut fixture, set), [], "{what}: not before");
         pod.file(what, what, 32 * MIB);
@@ -234,14 +237,14 @@ fn a_byte_threshold_is_reported_once_at_the_block_that_crosses_it() {
     // Writes during a sample count.
     let since = fixture.kernel.disk_total(device);
     pod.file("append", "since", 8 * MIB);
-    let headroom = DiskHeadroom { bytes: Some(16 * MIB), inodes: None };
-    let set = fixture.kernel.set_disk_threshold(device, headroom, since).unwrap();
+    let headroom = DeviceHeadroom { bytes: Some(16 * MIB), ..unlimited(device) };
+    let set = fixture.kernel.set_disk_threshold(headroom, since).unwrap();
     pod.file("append", "since", 4 * MIB);
     assert_eq!(crossings(&mut fixture, set), []);
-    assert_eq!(fixture.kernel.set_disk_threshold(device, headroom, since).unwrap(), set, "it stays");
+    assert_eq!(fixture.kernel.set_disk_threshold(headroom, since).unwrap(), set, "it stays");
     pod.file("append", "since", 4 * MIB);
     assert_eq!(crossings(&mut fixture, set).len(), 1);
-    assert!(fixture.kernel.set_disk_threshold(device, headroom, since).unwrap() > set, "it was crossed");
+    assert!(fixture.kernel.set_disk_threshold(headroom, since).unwrap() > set, "it was crossed");
 }
 
 #[test]
@@ -251,8 +254,8 @@ fn an_inode_threshold_is_reported_once_at_the_inode_that_crosses_it() {
     let device = device(mounted.path());
     let mut pod = Pod::new(&mounted, "pod");
     let mut fixture = load!();
-    let headroom = DiskHeadroom { bytes: None, inodes: Some(20) };
-    let set = fixture.kernel.set_disk_threshold(device, headroom, None).unwrap();
+    let headroom = DeviceHeadroom { inodes: Some(20), ..unlimited(device) };
+    let set = fixture.kernel.set_disk_threshold(headroom, None).unwrap();
     for serial in 0..19 {
         pod.file("mkdir", &serial.to_string(), 0);
     }
@@ -264,8 +267,8 @@ fn an_inode_threshold_is_reported_once_at_the_inode_that_crosses_it() {
     let [crossed] = all.as_slice() else { panic!("one crossing, not {all:?}") };
     assert_eq!((crossed.resource, crossed.beyond), (DiskResource::Inodes, 0));
     for inodes in [20, 30] {
-        let headroom = DiskHeadroom { bytes: None, inodes: Some(inodes) };
-        fixture.kernel.set_disk_threshold(device, headroom, None).unwrap();
+        let headroom = DeviceHeadroom { inodes: Some(inodes), ..unlimited(device) };
+        fixture.kernel.set_disk_threshold(headroom, None).unwrap();
     }
     let (_, tokens) = fixture.kernel.threshold_entries().unwrap();
     assert_eq!(tokens, 2, "those of the thresholds before are removed");
@@ -289,7 +292,7 @@ fn written_back_data_counts_once_without_the_near_threshold_probe() {
     let device = device(mounted.path());
     let mut pod = Pod::new(&mounted, "pod");
     let mut fixture = load!();
-    fixture.kernel.set_disk_threshold(device, WITHOUT_THRESHOLD, None).unwrap();
+    fixture.kernel.set_disk_threshold(unlimited(device), None).unwrap();
     pod.file("append", "before", 16 * MIB);
     assert!(counted_usage(&fixture, pod.group.id(), device).0 <= BLOCK as i64, "it is not on the disk yet");
     write_back(&mounted, &mut pod, "before");
@@ -315,7 +318,7 @@ fn usage_of_a_removed_cgroup_moves_to_its_parent_on_that_device_only() {
     let container = pod.child("container");
     let mut process = Stepper::start(&container);
     let mut fixture = load!();
-    fixture.kernel.set_disk_threshold(device, WITHOUT_THRESHOLD, None).unwrap();
+    fixture.kernel.set_disk_threshold(unlimited(device), None).unwrap();
     let volume = mounted.path().join("volume").display().to_string();
     process.step(&format!("file fallocate {volume} {}", 4 * MIB));
     let beside = mounted.outside().join("beside").display().to_string();
@@ -325,14 +328,13 @@ fn usage_of_a_removed_cgroup_moves_to_its_parent_on_that_device_only() {
     let (id, parent) = (container.id(), pod.id());
     process.end();
     container.remove();
-    fixture.wait("the removal", |reported| reported.removed.iter().any(|removed| removed.id == id));
+    fixture.wait("the removal", |reported| reported.removed.contains(&id));
     assert_eq!(
         (counted_usage(&fixture, id, device), counted_usage(&fixture, parent, device)),
         ((0, 0), held)
     );
-    let mut all = Vec::new();
-    fixture.kernel.read_disk_usage(&mut all).unwrap();
-    assert!(all.iter().all(|usage| usage.device == device));
+    let all = fixture.kernel.read_disk_usage().unwrap();
+    assert!(all.keys().all(|usage| usage.device == device));
 }
 
 #[test]
@@ -343,7 +345,7 @@ fn disk_programs_are_loaded_only_on_request() {
     for class in disk_classes {
         assert!(fixture.kernel.sources().iter().all(|info| info.source != class.name()));
     }
-    let error = fixture.kernel.set_disk_threshold(1, WITHOUT_THRESHOLD, None).unwrap_err();
+    let error = fixture.kernel.set_disk_threshold(unlimited(1), None).unwrap_err();
     assert_eq!(error.to_string(), "no program for disks is attached");
 }
 
@@ -382,8 +384,8 @@ fn xfs_thresholds_are_reported_once_and_xfs_counts_are_upper_bounds() {
     let method = fixture.kernel.sources().iter().find(|info| info.source == EventClass::DiskXfs.name());
     // Up to 6.1 no tracepoint reports blocks that are allocated without a reservation.
     let allocated = if method.unwrap().backend.contains("xfs_alloc_vextent_finish") { 60 * MIB } else { 0 };
-    let headroom = DiskHeadroom { bytes: Some(allocated + 4 * MIB), inodes: Some(20) };
-    let set = fixture.kernel.set_disk_threshold(device, headroom, None).unwrap();
+    let headroom = DeviceHeadroom { bytes: Some(allocated + 4 * MIB), inodes: Some(20), ..unlimited(device) };
+    let set = fixture.kernel.set_disk_threshold(headroom, None).unwrap();
     for serial in 0..15 {
         pod.file("mkdir", &serial.to_string(), 0);
     }

@@ -14,8 +14,8 @@ use aya::programs::ProgramInfo;
 use eviction_bpf::capabilities::{self, Lockdown};
 use eviction_bpf::event::Alarm;
 use eviction_bpf::{
-    self, AttachWhen, BpfHandle, CgroupChange, Counter, DiskThresholdCrossed, Event, EventClass, KernelKill,
-    KernelThreshold, LoadOptions, Loaded, OomKill, ReclaimTime, Ring, TaskAlarm, TaskCount, ThresholdCrossed,
+    self, AttachWhen, BpfHandle, Counter, DiskThresholdCrossed, Event, EventClass, KernelKill,
+    KernelThreshold, LoadOptions, Loaded, OomKill, ReclaimTime, Ring, TaskAlarm, TaskStats, ThresholdCrossed,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tests::process::{HANG, Process};
@@ -125,8 +125,10 @@ pub(crate) struct KernelEvents {
     pub(crate) crossed: Vec<ThresholdCrossed>,
     pub(crate) kills: Vec<OomKill>,
     pub(crate) marks: Vec<OomKill>,
-    pub(crate) created: Vec<CgroupChange>,
-    pub(crate) removed: Vec<CgroupChange>,
+    /// The ids of cgroups that were created.
+    pub(crate) created: Vec<u64>,
+    /// The ids of cgroups that were removed.
+    pub(crate) removed: Vec<u64>,
     pub(crate) alarms: Vec<TaskAlarm>,
     pub(crate) kernel_kills: Vec<KernelKill>,
     pub(crate) disk: Vec<DiskThresholdCrossed>,
@@ -182,8 +184,8 @@ impl Fixture {
             Event::ThresholdCrossed(crossed) => reported.crossed.push(crossed),
             Event::OomKill(kill) => reported.kills.push(kill),
             Event::OomMark(mark) => reported.marks.push(mark),
-            Event::CgroupCreated(change) => reported.created.push(change),
-            Event::CgroupRemoved(change) => reported.removed.push(change),
+            Event::CgroupCreated(id) => reported.created.push(id),
+            Event::CgroupRemoved(id) => reported.removed.push(id),
             Event::TaskAlarm(alarm) => reported.alarms.push(alarm),
             Event::KernelKill(kill) => reported.kernel_kills.push(kill),
             Event::DiskThresholdCrossed(crossed) => reported.disk.push(crossed),
@@ -253,11 +255,11 @@ impl Fixture {
 
     /// Returns how many bytes were charged to a cgroup whose charges are counted.
     pub(crate) fn gross_bytes(&self, id: u64) -> u64 {
-        self.kernel.gross_charge(id).unwrap().pages * rustix::param::page_size() as u64
+        self.kernel.read_threshold(id).unwrap().gross * rustix::param::page_size() as u64
     }
 
     /// Returns what the tasks of a memory cgroup did since the programs were attached.
-    pub(crate) fn task_count(&self, id: u64) -> TaskCount {
+    pub(crate) fn task_count(&self, id: u64) -> TaskStats {
         let mut counts = Vec::new();
         self.kernel.task_counts(&mut counts).unwrap();
         counts.into_iter().find(|(of, _)| *of == id).map(|(_, count)| count).unwrap_or_default()

@@ -112,7 +112,7 @@ fn a_program_refused_by_the_kernel_disables_only_its_event_class() {
     need_bpf!();
     let mut facts = capabilities::facts();
     // Eight bytes at an odd offset inside `cgroup`: no member is there.
-    facts.btf.as_mut().unwrap().resolved.offsets.cgroup_root = 3;
+    facts.btf.as_mut().unwrap().offsets.cgroup_root = 3;
     let loaded = eviction_bpf::load::load_on(&facts, &LoadOptions::default()).unwrap();
     let [missing] = loaded.missing.as_slice() else {
         panic!("one event class, not {:?}", loaded.missing);

@@ -109,7 +109,7 @@ fn reclaim_during_a_sample_counts_towards_the_threshold() {
     let far = above(LIMIT + 512 * MIB);
     for (counts, expected) in [(true, 1), (false, 0)] {
         fixture.kernel.set_threshold(node.id(), far).unwrap();
-        let since = fixture.kernel.gross_charge(node.id()).filter(|_| counts);
+        let since = fixture.kernel.read_threshold(node.id()).filter(|_| counts);
         process.step("touch 28");
         let threshold = above(node.usage() + 48 * MIB);
         let generation = fixture.kernel.set_threshold_since(node.id(), threshold, since).unwrap();

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use eviction_bpf::{
-    Counter, LoadOptions, OomKill, OomLimitOwner,
-    oom_limit_owner::{Attribution, attribute},
-};
+use eviction_bpf::{Counter, LoadOptions, OomKill, OomLimitOwner};
 
 use crate::fixture::{Fixture, MIB, Stepper, need_bpf};
 use crate::groups::Cgroup;
@@ -15,10 +12,9 @@ fn page_size() -> u64 {
 }
 
 fn owner_id(kill: &OomKill) -> (Option<u64>, bool) {
-    let Attribution { owner, inferred } = attribute(kill, page_size());
-    match owner {
-        OomLimitOwner::Memcg(ancestor) => (Some(ancestor.id), inferred),
-        OomLimitOwner::Global => (None, inferred),
+    match kill.owner {
+        OomLimitOwner::Memcg(ancestor) => (Some(ancestor.id), kill.owner_inferred),
+        OomLimitOwner::Global => (None, kill.owner_inferred),
         OomLimitOwner::Unknown => panic!("no chain: {kill:?}"),
     }
 }

@@ -14,7 +14,7 @@ use eviction_core::reading::Reading;
 use eviction_node::cgroup::{
     hierarchy::{Hierarchies, Host},
     node_root::NodeRoot,
-    sampler::{Sampler, SamplerOptions, Tasks},
+    sampler::{Sampler, Tasks, max_descriptors},
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tests::process::Stop;
@@ -59,7 +59,7 @@ fn lost_events_are_counted_in_a_storm_and_the_crossing_is_reported() {
     let mut process = Stepper::start(&grower);
     let hierarchies = Hierarchies::discover(&Host::default()).unwrap();
     let root = NodeRoot::resolve(&hierarchies, Path::new(&node.path())).unwrap();
-    let mut sampler = Sampler::new(root, &SamplerOptions::default(), |_| false).unwrap();
+    let mut sampler = Sampler::new(root, Path::new("/proc"), max_descriptors(), |_| false).unwrap();
     let mut storm = Storm::start(&tests::binary::find("storm").unwrap(), &folders).unwrap();
 
     let mut fixture = Fixture::with(&LoadOptions { ring_bytes: SMALL_RING, ..LoadOptions::default() });
@@ -153,7 +153,7 @@ fn the_default_ring_buffer_has_room_for_a_restart_of_the_node() {
     let groups: Vec<_> = (0..440).map(|place| node.child(&format!("{place}"))).collect();
     // The ring buffer has not been read so far.
     fixture.drain();
-    let is_created = |id| fixture.events.created.iter().any(|change| change.id == id);
+    let is_created = |id| fixture.events.created.contains(&id);
     assert!(groups.iter().all(|group| is_created(group.id())));
     let lost = fixture.kernel.lost().unwrap();
     assert_eq!(lost.get(Counter::LostCgroupCreated), 0, "{lost:?}");

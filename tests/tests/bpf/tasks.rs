@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eviction_bpf::{Counter, EventClass, LoadOptions, NodePidThreshold, TaskCount, event::Alarm};
+use eviction_bpf::{Counter, EventClass, LoadOptions, NodePidThreshold, TaskStats, event::Alarm};
 use eviction_common::PIDS_CACHE_NS;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -62,7 +62,7 @@ fn counts_are_exact_when_many_fork_at_once_in_several_cgroups() {
     for (place, group) in (0..).zip(&groups) {
         let (forks, threads) = (PROCESSES_PER_CGROUP * forks(place), PROCESSES_PER_CGROUP * threads(place));
         let happened = [forks + threads, forks + threads + PROCESSES_PER_CGROUP, forks];
-        let TaskCount { forks, exits, execs } = fixture.task_count(group.id());
+        let TaskStats { forks, exits, execs, .. } = fixture.task_count(group.id());
         let counted = [forks, exits, execs];
         let pairs = happened.into_iter().zip(counted);
         assert!(pairs.clone().all(|(happened, counted)| counted <= happened), "{happened:?}, {counted:?}");
@@ -128,7 +128,7 @@ fn a_fork_storm_is_reported_once_until_its_alarm_is_reset() {
     process.step("threads 2000");
     assert_eq!(fixture.alarms(Alarm::ForkStorm, stormy.id()).len(), 1);
     // The machine may have booted a moment ago.
-    fixture.kernel.reset_alarms(reported[0].stamp.ktime_ns.saturating_sub(10_000_000_000)).unwrap();
+    fixture.kernel.reset_alarms(reported[0].ktime_ns.saturating_sub(10_000_000_000)).unwrap();
     process.step("threads 2000");
     assert_eq!(fixture.alarms(Alarm::ForkStorm, stormy.id()).len(), 1, "what is not older stays reported");
     fixture.kernel.reset_alarms(u64::MAX).unwrap();
@@ -231,10 +231,8 @@ fn a_node_pid_threshold_is_reported_once_for_a_cgroup_or_the_machine() {
         let ours = fixture.events.alarms.iter().filter(|reported| reported.alarm == Alarm::NodeTasks);
         ours.copied().collect::<Vec<_>>()
     };
-    fixture
-        .kernel
-        .set_pid_threshold(Some(NodePidThreshold::Group { id: node_pids.id(), tasks: 10 }))
-        .unwrap();
+    let threshold = NodePidThreshold::Group { id: node_pids.id(), tasks: 10 };
+    fixture.kernel.set_pid_threshold(Some(threshold)).unwrap();
     process.step("park 7");
     assert_eq!(reported(&mut fixture), []);
     process.step("park 5");

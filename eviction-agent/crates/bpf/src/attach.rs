@@ -14,10 +14,10 @@ use aya::programs::{BtfTracePoint, FEntry, FExit, KProbe, ProgramError, RawTrace
 use aya::{Btf, Ebpf};
 use aya_obj::generated::{bpf_cmd, bpf_link_info, bpf_prog_info};
 
-use super::attach_methods::{AttachWhen, HookPoint, ProgramHook};
+use super::attach_methods::{AttachMethod, HookPoint, ProgramHook};
 use super::capabilities::Lockdown;
 use super::kprobe::{attach_probe, event_id};
-use super::plan::{self, BackendInfo, ClassPlan, RejectedMethod};
+use super::plan::Candidate;
 use super::sys::{bpf, bpf_descriptor, empty_attr};
 use eviction_core::error::chain;
 
@@ -118,28 +118,23 @@ impl Link {
     }
 }
 
-/// Tries the methods of a class, best first. Returns the one that works; for an on-demand probe also when it is
-/// attached.
-///
-/// # Errors
-/// The reasons, if no method works.
+/// Tries the methods of a class, best first, and adds the reasons against those that do not work. Returns the
+/// one that works, and its programs, which are attached even if it is an on-demand probe.
 pub(super) fn attach_best(
-    plan: ClassPlan,
+    candidates: &mut [Candidate],
     ebpf: &mut Ebpf,
     btf: &Btf,
     lockdown: Lockdown,
-) -> Result<(BackendInfo, Option<AttachWhen>, Vec<Link>), BackendInfo> {
-    let ClassPlan { class, candidates, mut rejected } = plan;
-    for method in candidates {
-        let when = method.companion.map(|companion| companion.when);
+) -> Option<(&'static AttachMethod, Vec<Link>)> {
+    for Candidate { method, refusal } in candidates.iter_mut().filter(|it| it.refusal.is_none()) {
         let links: Result<Vec<_>, _> =
-            method.hooks.iter().map(|hook| attach(hook, ebpf, btf, when.is_some())).collect();
+            method.hooks.iter().map(|hook| attach(hook, ebpf, btf, method.when.is_some())).collect();
         match links {
-            Ok(links) => return Ok((method.info(&rejected), when, links)),
-            Err(error) => rejected.push(RejectedMethod { method: method.name, why: lockdown.explain(error) }),
+            Ok(links) => return Some((method, links)),
+            Err(error) => *refusal = Some(lockdown.explain(error)),
         }
     }
-    Err(plan::no_backend(class, &rejected))
+    None
 }
 
 fn attach(hook: &ProgramHook, ebpf: &mut Ebpf, btf: &Btf, is_on_demand: bool) -> Result<Link, String> {

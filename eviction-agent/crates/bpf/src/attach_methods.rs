@@ -72,17 +72,10 @@ pub struct AttachMethod {
     pub(super) needs: &'static [&'static [&'static str]],
     pub(super) sees_every_charge: bool,
     pub(super) granularity: Granularity,
-    /// For an on-demand probe: the methods that it accompanies, and when it is attached.
-    pub(super) companion: Option<CompanionProbe>,
-}
-
-/// The use of an on-demand probe.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CompanionProbe {
-    /// The methods for charges, or for disks, that it accompanies.
-    pub(super) methods: &'static [&'static str],
-    /// When it is attached.
-    pub(super) when: AttachWhen,
+    /// When it is attached, if it is an on-demand probe; otherwise always.
+    pub(super) when: Option<AttachWhen>,
+    /// The methods for charges, or for disks, that an on-demand probe accompanies; `""` is no method.
+    pub(super) accompanies: &'static [&'static str],
 }
 
 /// When an on-demand probe is attached.

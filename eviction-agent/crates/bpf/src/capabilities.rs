@@ -1,17 +1,14 @@
 //! Finds out what this machine offers to BPF, without loading anything.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{fs, path::Path};
 
 use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported};
 use eviction_common::{ABSENT, Offsets};
 use rustix::thread::CapabilitySet;
 
-use super::{
-    attach_methods::{ATTACH_METHODS, HookPoint},
-    btf::{Argument, Btf},
-    offsets::{self, ResolvedOffsets},
-};
+use super::btf::Btf;
+use super::offsets::{self, BtfFacts};
 
 const BTF_FILE: &str = "/sys/kernel/btf/vmlinux";
 const LOCKDOWN_FILE: &str = "/sys/kernel/security/lockdown";
@@ -27,17 +24,6 @@ pub struct KernelFacts {
     pub lockdown: Lockdown,
     /// Number of the memory controller's hierarchy (0 is cgroup v2), or why there is none.
     pub hierarchy: Result<i32, String>,
-}
-
-/// The facts from the kernel's BTF.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BtfFacts {
-    /// The offsets of members.
-    pub resolved: ResolvedOffsets,
-    /// The arguments of the tracepoints that a method needs and the kernel has.
-    pub tracepoints: BTreeMap<&'static str, Vec<Argument>>,
-    /// The arguments of the functions that a method needs and the kernel has.
-    pub functions: BTreeMap<&'static str, Vec<Argument>>,
 }
 
 /// Returns the capabilities that are missing for tracing programs. CAP_SYS_ADMIN includes both.
@@ -144,7 +130,6 @@ pub fn read_btf(file: &Path) -> Result<BtfFacts, String> {
     let blob = read(file)?;
     let module_file = file.with_file_name("xfs");
     let module_blob = module_file.exists().then(|| read(&module_file));
-    let hook_points = || ATTACH_METHODS.iter().flat_map(|method| method.hooks).map(|hook| hook.at);
     let btf = Btf::parse(&blob).map_err(|error| cannot_read(file, error))?;
     let xfs = module_blob.as_ref().map(|blob| {
         let blob = blob.as_ref().map_err(Clone::clone)?;
@@ -154,14 +139,7 @@ pub fn read_btf(file: &Path) -> Result<BtfFacts, String> {
         tracing::warn!("no hooks on xfs: {error}");
         None
     });
-    let find = |name| btf.tracepoint(name).or_else(|| xfs.as_ref()?.tracepoint(name));
-    let tracepoints = hook_points().filter_map(HookPoint::tracepoint);
-    let functions = hook_points().filter_map(HookPoint::function);
-    Ok(BtfFacts {
-        resolved: offsets::resolve(&btf, xfs.as_ref()),
-        tracepoints: tracepoints.filter_map(|name| Some((name, find(name)?))).collect(),
-        functions: functions.filter_map(|name| Some((name, btf.function(name)?))).collect(),
-    })
+    Ok(offsets::resolve(&btf, xfs.as_ref()))
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, String> {
@@ -248,7 +226,7 @@ mod tests {
         fs::write(&file, kernel.bytes()).unwrap();
         let read = || {
             let facts = read_btf(&file).unwrap();
-            let offsets = facts.resolved.offsets;
+            let offsets = facts.offsets;
             (offsets.inode_sb, offsets.xfs_inode_vnode, facts.tracepoints.contains_key("xfs_create"))
         };
         assert_eq!(read(), (40, ABSENT, false));

@@ -10,10 +10,11 @@ use eviction_common::{
 use thiserror::Error;
 
 use super::event::{
-    Ancestor, CgroupChange, DiskThresholdCrossed, Event, KernelKill, OomEvents, OomKill, OomLimitOwner, Rss,
-    Stamp, TaskAlarm, ThresholdCrossed,
+    Ancestor, DiskThresholdCrossed, Event, KernelKill, OomEvents, OomKill, OomLimitOwner, Rss, TaskAlarm,
+    ThresholdCrossed,
 };
 use super::handle::disk::user_device;
+use super::oom_limit_owner::owner_by_counts;
 use super::sys::read_entry;
 
 /// Why the bytes of a record cannot be decoded.
@@ -67,7 +68,7 @@ pub fn decode(record: &[u8], page_bytes: u64) -> Result<Event, DecodeError> {
     if found < size_of::<Header>() {
         return Err(DecodeError::Header { found });
     }
-    let Header { kind, abi, len: stated, cpu, pad: _, seq, ktime_ns } = read_entry(record);
+    let Header { kind, abi, len: stated, ktime_ns, cpu: _, pad: _, seq: _ } = read_entry(record);
     if abi != ABI_VERSION {
         return Err(DecodeError::Abi { found: abi });
     }
@@ -76,22 +77,21 @@ pub fn decode(record: &[u8], page_bytes: u64) -> Result<Event, DecodeError> {
     if found != expected || stated as usize != expected {
         return Err(DecodeError::Size { kind: kind.name(), expected, found, stated });
     }
-    let stamp = Stamp { cpu, seq, ktime_ns };
-    let cgroup_change = || CgroupChange { stamp, id: read_entry::<raw::CgroupChange>(record).id };
+    let cgroup_id = || read_entry::<raw::CgroupChange>(record).id;
     Ok(match kind {
         Kind::ThresholdCrossed => {
-            Event::ThresholdCrossed(threshold_crossed(stamp, read_entry(record), page_bytes)?)
+            Event::ThresholdCrossed(threshold_crossed(ktime_ns, read_entry(record), page_bytes)?)
         }
-        Kind::OomKill => match oom_kill(stamp, &read_entry(record), page_bytes)? {
+        Kind::OomKill => match oom_kill(ktime_ns, &read_entry(record), page_bytes)? {
             mark if mark.was_killed() == Some(false) => Event::OomMark(mark),
             kill => Event::OomKill(kill),
         },
-        Kind::CgroupCreated => Event::CgroupCreated(cgroup_change()),
-        Kind::CgroupRemoved => Event::CgroupRemoved(cgroup_change()),
-        Kind::TaskAlarm => Event::TaskAlarm(task_alarm(stamp, read_entry(record))?),
-        Kind::KernelKill => Event::KernelKill(kernel_kill(stamp, read_entry(record), page_bytes)?),
+        Kind::CgroupCreated => Event::CgroupCreated(cgroup_id()),
+        Kind::CgroupRemoved => Event::CgroupRemoved(cgroup_id()),
+        Kind::TaskAlarm => Event::TaskAlarm(task_alarm(ktime_ns, read_entry(record))?),
+        Kind::KernelKill => Event::KernelKill(kernel_kill(ktime_ns, read_entry(record), page_bytes)?),
         Kind::DiskThresholdCrossed => {
-            Event::DiskThresholdCrossed(disk_threshold_crossed(stamp, read_entry(record))?)
+            Event::DiskThresholdCrossed(disk_threshold_crossed(ktime_ns, read_entry(record))?)
         }
     })
 }
@@ -115,13 +115,13 @@ fn limit_of(pages: u64, page_bytes: u64) -> Option<u64> {
 }
 
 fn threshold_crossed(
-    stamp: Stamp,
+    ktime_ns: u64,
     record: raw::ThresholdCrossed,
     page_bytes: u64,
 ) -> Result<ThresholdCrossed, DecodeError> {
     let raw::ThresholdCrossed { cgroup_id, leaf_id, generation, usage, gross, tgid, pid, edge, .. } = record;
     Ok(ThresholdCrossed {
-        stamp,
+        ktime_ns,
         cgroup_id,
         leaf_id,
         generation,
@@ -133,7 +133,7 @@ fn threshold_crossed(
     })
 }
 
-fn oom_kill(stamp: Stamp, record: &raw::OomKill, page_bytes: u64) -> Result<OomKill, DecodeError> {
+fn oom_kill(ktime_ns: u64, record: &raw::OomKill, page_bytes: u64) -> Result<OomKill, DecodeError> {
     let raw::OomKill { flags, chain_len, trigger_memcg, .. } = *record;
     let len = chain_len as usize;
     let Some((chain, names)) = record.chain.get(..len).zip(record.names.get(..len)) else {
@@ -157,8 +157,8 @@ fn oom_kill(stamp: Stamp, record: &raw::OomKill, page_bytes: u64) -> Result<OomK
             ..Ancestor::default()
         }),
     };
-    Ok(OomKill {
-        stamp,
+    let kill = OomKill {
+        ktime_ns,
         tgid: record.tgid,
         pid: record.pid,
         comm: record.comm,
@@ -168,11 +168,17 @@ fn oom_kill(stamp: Stamp, record: &raw::OomKill, page_bytes: u64) -> Result<OomK
         trigger_comm: record.trigger_comm,
         trigger_memcg: (trigger_memcg != 0).then_some(trigger_memcg),
         owner,
+        owner_inferred: false,
         truncated: has(oom_flag::CUT),
         pid_only: has(oom_flag::PID_ONLY),
         chain: chain.iter().map(|group| ancestor(group, page_bytes)).collect(),
         names: names.iter().map(whole_name).collect(),
-    })
+    };
+    if kill.owner != OomLimitOwner::Unknown {
+        return Ok(kill);
+    }
+    let (owner, owner_inferred) = owner_by_counts(&kill, page_bytes);
+    Ok(OomKill { owner, owner_inferred, ..kill })
 }
 
 /// Returns the name in a buffer. The kernel truncates a long name and ends it with a NUL; a name that fills its
@@ -199,20 +205,20 @@ fn ancestor(group: &raw::Ancestor, page_bytes: u64) -> Ancestor {
     }
 }
 
-fn task_alarm(stamp: Stamp, record: raw::TaskAlarm) -> Result<TaskAlarm, DecodeError> {
+fn task_alarm(ktime_ns: u64, record: raw::TaskAlarm) -> Result<TaskAlarm, DecodeError> {
     let raw::TaskAlarm { header: _, memcg_id, key_id, tasks, bound, tgid, alarm } = record;
     let alarm = Alarm::from_raw(alarm).ok_or_else(|| unknown(Kind::TaskAlarm, "alarm", alarm))?;
     let (tasks, bound) = (tasks.cast_signed(), bound.cast_signed());
-    Ok(TaskAlarm { stamp, alarm, memcg_id, key_id, tasks, bound, tgid })
+    Ok(TaskAlarm { ktime_ns, alarm, memcg_id, key_id, tasks, bound, tgid })
 }
 
-fn kernel_kill(stamp: Stamp, record: raw::KernelKill, page_bytes: u64) -> Result<KernelKill, DecodeError> {
+fn kernel_kill(ktime_ns: u64, record: raw::KernelKill, page_bytes: u64) -> Result<KernelKill, DecodeError> {
     let raw::KernelKill {
         generation, victim_id, leaf_id, usage, grown, tgid, pid, error, cause, comm, ..
     } = record;
     let cause = KernelKillCause::from_raw(cause).ok_or_else(|| unknown(Kind::KernelKill, "cause", cause))?;
     Ok(KernelKill {
-        stamp,
+        ktime_ns,
         order: generation,
         cause,
         victim_id,
@@ -230,7 +236,7 @@ fn kernel_kill(stamp: Stamp, record: raw::KernelKill, page_bytes: u64) -> Result
 }
 
 fn disk_threshold_crossed(
-    stamp: Stamp,
+    ktime_ns: u64,
     record: raw::DiskThresholdCrossed,
 ) -> Result<DiskThresholdCrossed, DecodeError> {
     let raw::DiskThresholdCrossed { header: _, generation, leaf_id, beyond, device, resource, tgid, pid } =
@@ -238,7 +244,7 @@ fn disk_threshold_crossed(
     let resource = DiskResource::from_raw(resource)
         .ok_or_else(|| unknown(Kind::DiskThresholdCrossed, "resource", resource))?;
     let device = user_device(device);
-    Ok(DiskThresholdCrossed { stamp, device, resource, generation, beyond, leaf_id, tgid, pid })
+    Ok(DiskThresholdCrossed { ktime_ns, device, resource, generation, beyond, leaf_id, tgid, pid })
 }
 
 #[cfg(test)]

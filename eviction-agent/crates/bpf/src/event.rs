@@ -4,17 +4,6 @@ use std::{borrow::Cow, ffi::OsStr, fmt, os::unix::ffi::OsStrExt as _};
 
 pub use eviction_common::{Alarm, DiskResource, Edge, KernelKillCause};
 
-/// When and where a BPF program wrote a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
-    /// Nanoseconds of `CLOCK_MONOTONIC` when the program ran.
-    pub ktime_ns: u64,
-    /// The CPU that it ran on.
-    pub cpu: u32,
-    /// The number of the record among those of its CPU, including lost ones.
-    pub seq: u64,
-}
-
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -26,10 +15,10 @@ pub enum Event {
     /// The kernel ran out of memory and marked a task that was about to exit by itself; it killed no process.
     /// Processes at their limit that were sent SIGKILL by another process end this way.
     OomMark(OomKill),
-    /// A cgroup of the memory controller's hierarchy was created.
-    CgroupCreated(CgroupChange),
-    /// A cgroup of the memory controller's hierarchy was removed.
-    CgroupRemoved(CgroupChange),
+    /// A cgroup of the memory controller's hierarchy was created: its id.
+    CgroupCreated(u64),
+    /// A cgroup of the memory controller's hierarchy was removed: its id.
+    CgroupRemoved(u64),
     /// There are too many tasks, or there soon will be.
     TaskAlarm(TaskAlarm),
     /// The armed kill order was carried out.
@@ -38,25 +27,11 @@ pub enum Event {
     DiskThresholdCrossed(DiskThresholdCrossed),
 }
 
-impl Event {
-    /// Returns when and where the record was written.
-    pub fn stamp(&self) -> Stamp {
-        match self {
-            Self::ThresholdCrossed(crossed) => crossed.stamp,
-            Self::OomKill(kill) | Self::OomMark(kill) => kill.stamp,
-            Self::CgroupCreated(change) | Self::CgroupRemoved(change) => change.stamp,
-            Self::TaskAlarm(alarm) => alarm.stamp,
-            Self::KernelKill(kill) => kill.stamp,
-            Self::DiskThresholdCrossed(crossed) => crossed.stamp,
-        }
-    }
-}
-
 /// A memory threshold was crossed. Reported once for each setting and edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThresholdCrossed {
-    /// When and where.
-    pub stamp: Stamp,
+    /// When the program ran.
+    pub ktime_ns: u64,
     /// The cgroup that has the threshold.
     pub cgroup_id: u64,
     /// The cgroup that was charged: the one with the threshold, or one below it.
@@ -88,17 +63,16 @@ impl ThresholdCrossed {
     /// Creates an upward crossing of this cgroup's threshold with this generation.
     #[cfg(any(test, feature = "fixture"))]
     pub fn upwards(cgroup_id: u64, generation: u64) -> Self {
-        let stamp = Stamp { ktime_ns: 0, cpu: 0, seq: 0 };
         let (leaf_id, edge) = (cgroup_id, Edge::UsageAbove);
-        Self { stamp, cgroup_id, leaf_id, generation, edge, usage: 0, gross: 0, tgid: 1, pid: 1 }
+        Self { ktime_ns: 0, cgroup_id, leaf_id, generation, edge, usage: 0, gross: 0, tgid: 1, pid: 1 }
     }
 }
 
 /// A threshold on a file system was crossed. Reported once for each setting and resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskThresholdCrossed {
-    /// When and where.
-    pub stamp: Stamp,
+    /// When the program ran.
+    pub ktime_ns: u64,
     /// The file system, as `st_dev` of its files.
     pub device: u64,
     /// The resource that was crossed.
@@ -120,8 +94,8 @@ pub struct DiskThresholdCrossed {
 /// charged memory or wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelKill {
-    /// When and where.
-    pub stamp: Stamp,
+    /// When the program ran.
+    pub ktime_ns: u64,
     /// The kill order: the number that [`arm_kill`](super::BpfHandle::arm_kill) or
     /// [`arm_disk_kill`](super::BpfHandle::arm_disk_kill) returned.
     pub order: u64,
@@ -195,8 +169,8 @@ pub enum OomLimitOwner {
 /// The kernel chose a victim and is about to kill it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OomKill {
-    /// When and where.
-    pub stamp: Stamp,
+    /// When the program ran.
+    pub ktime_ns: u64,
     /// The victim's process.
     pub tgid: u32,
     /// The thread of it that the kernel named.
@@ -213,9 +187,11 @@ pub struct OomKill {
     pub trigger_comm: [u8; 16],
     /// The memory cgroup that it was in.
     pub trigger_memcg: Option<u64>,
-    /// The owner of the limit according to the kernel itself (`struct oom_control` in linux/oom.h), where that
-    /// can be observed.
+    /// The owner of the limit, according to the kernel itself (`struct oom_control` in linux/oom.h) where that
+    /// can be observed, and otherwise to counts of events; unknown if the record has no chain either.
     pub owner: OomLimitOwner,
+    /// Whether the owner was inferred from usage and limits, since the counts were not known or not conclusive.
+    pub owner_inferred: bool,
     /// Whether the tree was deeper than the record, so that the chain ends before the root.
     pub truncated: bool,
     /// Whether the kernel gave only the victim's pid, so that the chain is that of the triggering task.
@@ -289,21 +265,12 @@ fn lossy(comm: &[u8; 16]) -> Cow<'_, str> {
     String::from_utf8_lossy(comm.split(|byte| *byte == 0).next().unwrap_or_default())
 }
 
-/// A cgroup was created or removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CgroupChange {
-    /// When and where.
-    pub stamp: Stamp,
-    /// Its id.
-    pub id: u64,
-}
-
 /// There are too many tasks, or there soon will be. Reported once for each cgroup or threshold, until it is set
 /// again ([`BpfHandle::reset_alarms`](super::BpfHandle::reset_alarms)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskAlarm {
-    /// When and where.
-    pub stamp: Stamp,
+    /// When the program ran.
+    pub ktime_ns: u64,
     /// The kind of alarm.
     pub alarm: Alarm,
     /// The memory cgroup of the new task.

@@ -9,7 +9,6 @@ use std::collections::HashMap;
 use aya::Ebpf;
 use aya::maps::{Array, HashMap as BpfHashMap, Map, MapData, MapError, PerCpuArray};
 use eviction_common::{Edge, FireToken, MemcgThreshold, threshold_bit};
-use thiserror::Error;
 
 use super::{
     attach::Link,
@@ -37,40 +36,6 @@ pub struct KernelThreshold {
     pub gross: Option<u64>,
 }
 
-/// The charges of a cgroup with a threshold up to some moment: see [`BpfHandle::gross_charge`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GrossCharge {
-    generation: u64,
-    /// Pages charged since the threshold was set; 0 on methods that do not see every charge.
-    pub pages: u64,
-    reclaimed: u64,
-}
-
-/// Why a threshold could not be set.
-#[derive(Debug, Error)]
-#[error("arm cgroup {id}")]
-pub struct SetThresholdError {
-    /// The cgroup.
-    pub id: u64,
-    /// The kernel's error; "Argument list too long" means a full map.
-    #[source]
-    pub source: MapError,
-}
-
-pub(super) struct Maps {
-    pub(super) thresholds: BpfHashMap<MapData, u64, MapEntry<MemcgThreshold>>,
-    pub(super) threshold_bits: Array<MapData, u64>,
-    /// The number of thresholds that there is room for.
-    pub(super) max_thresholds: u32,
-    pub(super) fire_tokens: BpfHashMap<MapData, MapEntry<FireToken>, u8>,
-    pub(super) charged: MapData,
-    pub(super) counters: PerCpuArray<MapData, u64>,
-    pub(super) task_counters: TaskCounterMaps,
-    pub(super) disks: DiskMaps,
-    /// Absent if the programs were loaded without kernel kill, or this kernel does not show them what they need.
-    pub(super) kernel_kill: Option<KernelKillMaps>,
-}
-
 /// Takes a map out of the object.
 pub(super) fn take_map<M>(ebpf: &mut Ebpf, name: &str) -> Result<M, MapError>
 where
@@ -93,35 +58,53 @@ fn was_present(result: Result<(), MapError>) -> Result<bool, MapError> {
 
 /// The programs that are loaded into the kernel. Dropping it detaches every program.
 pub struct BpfHandle {
-    pub(super) maps: Maps,
+    threshold_map: BpfHashMap<MapData, u64, MapEntry<MemcgThreshold>>,
+    threshold_bits: Array<MapData, u64>,
+    fire_tokens: BpfHashMap<MapData, MapEntry<FireToken>, u8>,
+    charged: MapData,
+    pub(super) counters: PerCpuArray<MapData, u64>,
+    task_counters: TaskCounterMaps,
+    disks: DiskMaps,
+    /// Absent if the programs were loaded without kernel kill, or this kernel does not show them what they need.
+    kernel_kill: Option<KernelKillMaps>,
     pub(super) links: Vec<(EventClass, Link)>,
     pub(super) near: Vec<OnDemandProbe>,
     pub(super) sources: Vec<BackendInfo>,
-    pub(super) page_bytes: u64,
+    page_bytes: u64,
     charge_caches: u32,
-    pub(super) generation: u64,
+    generation: u64,
+    /// The generation and the values of each threshold that is set, by the id of its cgroup.
     thresholds: HashMap<u64, (u64, KernelThreshold)>,
 }
 
 impl BpfHandle {
-    pub(super) fn new(
-        maps: Maps,
-        links: Vec<(EventClass, Link)>,
-        near: Vec<OnDemandProbe>,
-        sources: Vec<BackendInfo>,
+    /// Takes the maps out of the object. Nothing is attached yet.
+    pub(super) fn take(
+        ebpf: &mut Ebpf,
+        max_thresholds: u32,
+        has_kernel_kill: bool,
         charge_caches: u32,
-    ) -> Self {
-        let capacity = maps.max_thresholds as usize;
-        Self {
-            maps,
-            links,
-            near,
-            sources,
+    ) -> Result<Self, MapError> {
+        Ok(Self {
+            threshold_map: take_map(ebpf, "THRESHOLDS")?,
+            threshold_bits: take_map(ebpf, "THRESHOLD_BITS")?,
+            fire_tokens: take_map(ebpf, "FIRE_TOKENS")?,
+            charged: match ebpf.take_map("CHARGED_CGROUPS") {
+                Some(Map::HashMap(map)) => map,
+                _ => return Err(MapError::InvalidName { name: "CHARGED_CGROUPS".into() }),
+            },
+            counters: take_map(ebpf, "COUNTERS")?,
+            task_counters: TaskCounterMaps::take(ebpf)?,
+            disks: DiskMaps::take(ebpf)?,
+            kernel_kill: has_kernel_kill.then(|| KernelKillMaps::take(ebpf)).transpose()?,
+            links: Vec::new(),
+            near: Vec::new(),
+            sources: Vec::new(),
             page_bytes: rustix::param::page_size() as u64,
             charge_caches,
             generation: 0,
-            thresholds: HashMap::with_capacity(capacity),
-        }
+            thresholds: HashMap::with_capacity(max_thresholds as usize),
+        })
     }
 
     /// Returns what is attached, one entry for each class.
@@ -196,7 +179,10 @@ impl BpfHandle {
     /// Returns the generation of the setting, which is greater than that of every earlier one.
     ///
     /// Bytes are rounded to pages so that an edge never fires later than requested.
-    pub fn set_threshold(&mut self, id: u64, threshold: KernelThreshold) -> Result<u64, SetThresholdError> {
+    ///
+    /// # Errors
+    /// If a map cannot be written; "Argument list too long" means a full map.
+    pub fn set_threshold(&mut self, id: u64, threshold: KernelThreshold) -> Result<u64, MapError> {
         self.set_threshold_since(id, threshold, None)
     }
 
@@ -207,13 +193,13 @@ impl BpfHandle {
         &mut self,
         id: u64,
         threshold: KernelThreshold,
-        since: Option<GrossCharge>,
-    ) -> Result<u64, SetThresholdError> {
+        since: Option<MemcgThreshold>,
+    ) -> Result<u64, MapError> {
         self.generation += 1;
         let generation = self.generation;
-        if let Err(source) = self.write(id, generation, &threshold, since) {
+        if let Err(error) = self.write(id, generation, &threshold, since) {
             self.remove_fire_tokens(id, generation, &threshold);
-            return Err(SetThresholdError { id, source });
+            return Err(error);
         }
         if let Some((old, threshold)) = self.thresholds.insert(id, (generation, threshold)) {
             self.remove_fire_tokens(id, old, &threshold);
@@ -221,19 +207,17 @@ impl BpfHandle {
         Ok(generation)
     }
 
-    /// Returns what was charged to this cgroup so far, on methods that see every charge, and what was reclaimed
-    /// from it. Must be called before the cgroup is read. Returns `None` without a threshold on it.
-    pub fn gross_charge(&self, id: u64) -> Option<GrossCharge> {
-        let MapEntry(MemcgThreshold { generation, gross, reclaimed, .. }) =
-            self.maps.thresholds.get(&id, 0).ok()?;
-        Some(GrossCharge { generation, pages: gross, reclaimed })
+    /// Reads the threshold of this cgroup, with the pages that were charged and reclaimed since it was set. Must be
+    /// called before the cgroup is read. Returns `None` without a threshold on it.
+    pub fn read_threshold(&self, id: u64) -> Option<MemcgThreshold> {
+        self.threshold_map.get(&id, 0).ok().map(|MapEntry(threshold)| threshold)
     }
 
     /// Returns what was charged since then, and what was reclaimed, in pages.
-    fn charged_since(&self, id: u64, since: Option<GrossCharge>) -> (u64, u64) {
-        match since.and_then(|since| Some((since, self.gross_charge(id)?))) {
+    fn charged_since(&self, id: u64, since: Option<MemcgThreshold>) -> (u64, u64) {
+        match since.and_then(|since| Some((since, self.read_threshold(id)?))) {
             Some((since, now)) if now.generation == since.generation => {
-                (now.pages.saturating_sub(since.pages), now.reclaimed.saturating_sub(since.reclaimed))
+                (now.gross.saturating_sub(since.gross), now.reclaimed.saturating_sub(since.reclaimed))
             }
             _ => (0, 0),
         }
@@ -244,11 +228,11 @@ impl BpfHandle {
         id: u64,
         generation: u64,
         threshold: &KernelThreshold,
-        since: Option<GrossCharge>,
+        since: Option<MemcgThreshold>,
     ) -> Result<(), MapError> {
         // The fire tokens first: an edge that fires without one would not be reported.
         for edge in edges(threshold) {
-            self.maps.fire_tokens.insert(fire_token(id, generation, edge), 1, 0)?;
+            self.fire_tokens.insert(fire_token(id, generation, edge), 1, 0)?;
         }
         let KernelThreshold { usage_above, usage_below, gross } = *threshold;
         let gross_limit = gross.map_or(u64::MAX, |bytes| bytes / self.page_bytes);
@@ -263,15 +247,15 @@ impl BpfHandle {
             reclaimed,
             fired: [0; 3],
         };
-        self.maps.thresholds.insert(id, MapEntry(armed), 0)?;
+        self.threshold_map.insert(id, MapEntry(armed), 0)?;
         self.set_threshold_bit(id)
     }
 
     /// Makes the programs look up the threshold of this cgroup.
     fn set_threshold_bit(&mut self, id: u64) -> Result<(), MapError> {
         let (word, bit) = threshold_bit(id);
-        let before = self.maps.threshold_bits.get(&word, 0)?;
-        if before & bit == 0 { self.maps.threshold_bits.set(word, before | bit, 0) } else { Ok(()) }
+        let before = self.threshold_bits.get(&word, 0)?;
+        if before & bit == 0 { self.threshold_bits.set(word, before | bit, 0) } else { Ok(()) }
     }
 
     /// Ends the lookups of this cgroup, unless another one has the same bit.
@@ -281,15 +265,15 @@ impl BpfHandle {
             return;
         }
         // If the bit stays set, the programs look up the cgroup in vain.
-        if let Ok(before) = self.maps.threshold_bits.get(&word, 0) {
-            let _ = self.maps.threshold_bits.set(word, before & !bit, 0);
+        if let Ok(before) = self.threshold_bits.get(&word, 0) {
+            let _ = self.threshold_bits.set(word, before & !bit, 0);
         }
     }
 
     /// Removes the threshold of the cgroup with this id. The cgroup may have been removed.
     pub fn clear_threshold(&mut self, id: u64) {
         // The entry is missing if the cgroup was removed: the program of rmdir has deleted it.
-        let _ = self.maps.thresholds.remove(&id);
+        let _ = self.threshold_map.remove(&id);
         if let Some((generation, threshold)) = self.thresholds.remove(&id) {
             self.remove_fire_tokens(id, generation, &threshold);
             self.clear_threshold_bit(id);
@@ -301,8 +285,8 @@ impl BpfHandle {
     /// # Errors
     /// If a map cannot be read.
     pub fn threshold_entries(&self) -> Result<(usize, usize), MapError> {
-        let thresholds = self.maps.thresholds.keys().collect::<Result<Vec<_>, _>>()?;
-        let fire_tokens = self.maps.fire_tokens.keys().collect::<Result<Vec<_>, _>>()?;
+        let thresholds = self.threshold_map.keys().collect::<Result<Vec<_>, _>>()?;
+        let fire_tokens = self.fire_tokens.keys().collect::<Result<Vec<_>, _>>()?;
         Ok((thresholds.len(), fire_tokens.len()))
     }
 
@@ -314,7 +298,7 @@ impl BpfHandle {
     fn remove_fire_tokens(&mut self, id: u64, generation: u64, threshold: &KernelThreshold) {
         for edge in edges(threshold) {
             // The token is missing if it was taken, that is, if the edge fired.
-            let _ = self.maps.fire_tokens.remove(&fire_token(id, generation, edge));
+            let _ = self.fire_tokens.remove(&fire_token(id, generation, edge));
         }
     }
 
@@ -323,7 +307,7 @@ impl BpfHandle {
     /// # Errors
     /// If the map cannot be read.
     pub fn take_charged(&self, each: impl FnMut(u64)) -> Result<(), MapError> {
-        sys::take_all(&self.maps.charged, each)
+        sys::take_all(&self.charged, each)
     }
 }
 

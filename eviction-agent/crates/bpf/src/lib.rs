@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! capabilities::facts ─► plan::plan ─► load::load ─┬─► BpfHandle { set_threshold, take_charged, task_counts, lost }
-//!                                                  └─► Ring { drain(|Event|) }  AsFd, or ring::AsyncRing
+//!                                                  └─► Ring { drain(|Event|) }  AsFd, or ring::watch
 //! ```
 //! Nothing is pinned: when [`BpfHandle`] is dropped every program is detached. If the kernel refuses BPF as a
 //! whole, [`load`](load::load) returns the reason for each source, and the agent runs on its fallbacks.
@@ -20,7 +20,7 @@ mod kprobe;
 pub mod load;
 pub mod offsets;
 mod on_demand;
-pub mod oom_limit_owner;
+mod oom_limit_owner;
 pub mod plan;
 pub mod preflight;
 pub mod ring;
@@ -34,23 +34,23 @@ pub fn online_cpus() -> usize {
 }
 
 /// Returns the bytes that a CPU charges in advance at once (`MEMCG_CHARGE_BATCH` in linux/memcontrol.h), for
-/// each cgroup whose charges it caches ([`offsets::ResolvedOffsets::charge_caches`]).
+/// each cgroup whose charges it caches ([`offsets::BtfFacts::charge_caches`]).
 pub fn batch_bytes() -> u64 {
     eviction_common::BATCH_PAGES * rustix::param::page_size() as u64
 }
 
 pub use attach_methods::{AttachWhen, EventClass};
 pub use event::{
-    Alarm, Ancestor, CgroupChange, DiskThresholdCrossed, Edge, Event, KernelKill, KernelKillCause, OomKill,
-    OomLimitOwner, Stamp, TaskAlarm, ThresholdCrossed,
+    Alarm, Ancestor, DiskThresholdCrossed, Edge, Event, KernelKill, KernelKillCause, OomKill, OomLimitOwner,
+    TaskAlarm, ThresholdCrossed,
 };
-pub use eviction_common::{Counter, DiskResource, DiskTotal, TaskCount};
-pub use handle::disk::{DiskHeadroom, DiskUsage, SetDiskThresholdError};
-pub use handle::kernel_kill::{
-    ArmError, ArmedDiskOrder, ArmedOrder, SUPPRESSED_REASONS, SampleEpoch, suppressed_reasons,
+pub use eviction_common::{
+    Counter, DiskResource, DiskTotal, DiskUsage, MemcgThreshold, ReclaimTime, Suppressed, TaskStats,
 };
-pub use handle::task_counters::{NodePidThreshold, ReclaimTime};
-pub use handle::{BpfHandle, GrossCharge, KernelThreshold, SetThresholdError};
+pub use handle::disk::{DiskUsageKey, SetDiskThresholdError};
+pub use handle::kernel_kill::{ArmError, ArmedDiskOrder, ArmedOrder};
+pub use handle::task_counters::NodePidThreshold;
+pub use handle::{BpfHandle, KernelThreshold};
 pub use load::{LoadError, LoadOptions, Loaded, ProgramLogReader, load};
 pub use plan::BackendInfo;
-pub use ring::{AsyncRing, Drained, LossCounters, Ring};
+pub use ring::{Drained, LossCounters, Ring};

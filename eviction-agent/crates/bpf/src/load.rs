@@ -2,10 +2,7 @@
 
 use std::fs;
 
-use aya::{
-    Btf, Ebpf, EbpfError, EbpfLoader,
-    maps::{Map, MapError},
-};
+use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
 use aya_log::EbpfLogger;
 use eviction_common::{ABI_VERSION, ABSENT, DISKS, ProgramConfig};
 use rustix::mm::{Advice, madvise};
@@ -17,16 +14,11 @@ use eviction_node::kv_file::parse_keys;
 
 use super::{
     attach::{attach_best, error_summary},
+    attach_methods::EventClass,
     capabilities::{self, KernelFacts},
-    handle::{
-        BpfHandle, Maps,
-        disk::DiskMaps,
-        kernel_kill::KernelKillMaps,
-        take_map,
-        task_counters::{self, TaskCounterMaps},
-    },
+    handle::{BpfHandle, take_map, task_counters},
     on_demand::OnDemandProbe,
-    plan::{self, BackendInfo, ClassPlan},
+    plan::{self, BackendInfo, Candidate},
     ring::Ring,
     sys::MapEntry,
 };
@@ -152,65 +144,48 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, LoadError> {
 
 /// Loads and attaches on facts that are known already.
 pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, LoadError> {
-    let LoadOptions { choice, debug_log, kernel_kill, .. } = options;
-    let mut plans = plan::plan(facts, choice);
+    let mut plans = plan::plan(facts, &options.choice);
     let is_wanted = |file_system: &str| options.disks.iter().any(|it| it == file_system);
-    plans.retain(|plan| plan.class.file_system().is_none_or(is_wanted));
-    let config = program_config(facts, options);
-    if plans.iter().all(|plan| plan.candidates.is_empty()) {
-        return Err(load_error(plans, None));
+    plans.retain(|(class, _)| class.file_system().is_none_or(is_wanted));
+    if plans.iter().flat_map(|(_, candidates)| candidates).all(|candidate| candidate.refusal.is_some()) {
+        return Err(load_error(&plans, None));
     }
-    // One after the other: aya holds the kernel's BTF, about 15 MB, while it creates the maps.
-    let levels = options.levels.unwrap_or_else(|| max_thresholds(read_cgroups())).max(1);
-    let opened = open(config, levels, options).and_then(|ebpf| Ok((ebpf, Btf::from_sys_fs()?)));
-    let (mut ebpf, btf) = match opened {
+    let Opened { mut ebpf, mut kernel, ring, btf } = match open(facts, options) {
         Ok(opened) => opened,
-        Err(error) => return Err(load_error(plans, Some(error_summary(&error)))),
+        Err(error) => return Err(load_error(&plans, Some(error_summary(&error)))),
     };
-    let mut links = Vec::new();
-    let mut sources: Vec<BackendInfo> = Vec::new();
     let mut missing = Vec::new();
-    let mut near = Vec::new();
-    for mut plan in plans {
-        let class = plan.class;
+    for (class, mut candidates) in plans {
         if let Some(accompanied) = class.accompanied() {
-            let attached = sources.iter().find(|info| info.source == accompanied.name());
-            plan.retain_probes_for(attached.map_or("", |info| info.backend));
+            let attached = kernel.sources.iter().find(|info| info.source == accompanied.name());
+            plan::refuse_other_probes(attached.map_or("", |info| info.backend), &mut candidates);
         }
-        match attach_best(plan, &mut ebpf, &btf, facts.lockdown) {
-            Ok((info, None, attached)) => {
-                links.extend(attached.into_iter().map(|link| (class, link)));
-                sources.push(info);
-            }
+        let attached = attach_best(&mut candidates, &mut ebpf, &btf, facts.lockdown);
+        let info = plan::info(class, &candidates);
+        let Some((method, links)) = attached else {
+            missing.push(info);
+            continue;
+        };
+        match method.when {
+            None => kernel.links.extend(links.into_iter().map(|link| (class, link))),
             // A probe that is too expensive to stay attached has shown that it can be attached.
-            Ok((info, Some(when), attached)) => match OnDemandProbe::new(class, when, attached) {
-                Ok(probe) => {
-                    near.push(probe);
-                    sources.push(info);
-                }
+            Some(when) => match OnDemandProbe::new(class, when, links) {
+                Ok(probe) => kernel.near.push(probe),
                 Err(error) => {
                     missing.push(BackendInfo { backend: "", reason: error_summary(&error), ..info });
+                    continue;
                 }
             },
-            Err(none) => missing.push(none),
         }
+        kernel.sources.push(info);
     }
     drop(btf);
-    if sources.is_empty() {
+    if kernel.sources.is_empty() {
         let why = missing.first().map(|none| none.reason.clone()).unwrap_or_default();
         return Err(LoadError { why, missing });
     }
-    let log = if *debug_log { EbpfLogger::init(&mut ebpf).ok() } else { None };
-    let offsets = &config.offsets;
-    let shows_growth = offsets.task_mm != ABSENT && offsets.mm_anon != ABSENT;
-    let charge_caches = facts.btf.as_ref().map_or(1, |btf| btf.resolved.charge_caches);
-    match take_maps(&mut ebpf, levels, *kernel_kill && shows_growth) {
-        Ok((maps, ring)) => {
-            let kernel = BpfHandle::new(maps, links, near, sources, charge_caches);
-            Ok(Loaded { kernel, ring, missing, log })
-        }
-        Err(error) => Err(LoadError { why: error_summary(&error), missing }),
-    }
+    let log = if options.debug_log { EbpfLogger::init(&mut ebpf).ok() } else { None };
+    Ok(Loaded { kernel, ring, missing, log })
 }
 
 /// Returns the configuration that the programs are loaded with; `NONE` if the kernel's types are not known.
@@ -219,37 +194,48 @@ fn program_config(facts: &KernelFacts, options: &LoadOptions) -> ProgramConfig {
         (Ok(btf), Ok(hierarchy)) => ProgramConfig {
             abi: ABI_VERSION.into(),
             hierarchy: *hierarchy,
-            css_online: btf.resolved.css_online,
-            css_dying: btf.resolved.css_dying,
-            reclaimed_first: btf.resolved.reclaimed.start,
-            reclaimed_events: btf.resolved.reclaimed.len() as u32,
+            css_online: btf.css_online,
+            css_dying: btf.css_dying,
+            reclaimed_first: btf.reclaimed.start,
+            reclaimed_events: btf.reclaimed.len() as u32,
             storm_forks: task_counters::forks_in_window(options.fork_storm),
             kernel_kill: options.kernel_kill.into(),
-            offsets: facts.lockdown.readable(btf.resolved.offsets),
+            offsets: facts.lockdown.readable(btf.offsets),
         },
         _ => ProgramConfig::NONE,
     }
 }
 
-fn load_error(plans: Vec<ClassPlan>, why: Option<String>) -> LoadError {
-    let missing: Vec<_> = plans
-        .iter()
-        .map(|ClassPlan { class, rejected, .. }| match &why {
-            None => plan::no_backend(*class, rejected),
-            Some(why) => BackendInfo { reason: why.clone(), ..plan::no_backend(*class, rejected) },
-        })
-        .collect();
+/// Returns the error if no program is loaded, for a reason that applies to every class, or else because every
+/// method is refused.
+fn load_error(plans: &[(EventClass, Vec<Candidate>)], why: Option<String>) -> LoadError {
+    let no_backend = |(class, candidates): &(EventClass, Vec<Candidate>)| match &why {
+        None => plan::info(*class, candidates),
+        Some(why) => BackendInfo::plain(class.name(), "", why),
+    };
+    let missing: Vec<_> = plans.iter().map(no_backend).collect();
     let first = missing.first().map(|none| none.reason.clone());
     LoadError { why: why.or(first).unwrap_or_default(), missing }
 }
 
+/// The programs before they are attached.
+struct Opened {
+    ebpf: Ebpf,
+    kernel: BpfHandle,
+    ring: Ring,
+    btf: Btf,
+}
+
 /// Creates the maps.
-fn open(config: ProgramConfig, levels: u32, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
-    let LoadOptions { ring_bytes, cgroups, debug_log, disks, .. } = options;
+fn open(facts: &KernelFacts, options: &LoadOptions) -> Result<Opened, EbpfError> {
+    let LoadOptions { ring_bytes, cgroups, levels, debug_log, kernel_kill, disks, .. } = options;
     raise_memlock();
     let page = rustix::param::page_size() as u32;
     let present = read_cgroups();
+    let levels = levels.unwrap_or_else(|| max_thresholds(present)).max(1);
     let cgroups = cgroups.unwrap_or_else(|| map_entries(present)).max(1);
+    let config = program_config(facts, options);
+    let shows_growth = config.offsets.task_mm != ABSENT && config.offsets.mm_anon != ABSENT;
     let config = MapEntry(config);
     let log_level = if *debug_log { aya_log::Level::Debug as u8 } else { 0 };
     let mut loader = EbpfLoader::new();
@@ -270,7 +256,12 @@ fn open(config: ProgramConfig, levels: u32, options: &LoadOptions) -> Result<Ebp
     if !debug_log {
         loader.map_max_entries("AYA_LOGS", page);
     }
-    with_object(|object| loader.load(object))
+    let mut ebpf = with_object(|object| loader.load(object))?;
+    let charge_caches = facts.btf.as_ref().map_or(1, |btf| btf.charge_caches);
+    let kernel = BpfHandle::take(&mut ebpf, levels, *kernel_kill && shows_growth, charge_caches)?;
+    let ring = Ring::new(take_map(&mut ebpf, "EVENTS")?);
+    // After the maps are created: until then aya holds the kernel's BTF, about 15 MB, itself.
+    Ok(Opened { ebpf, kernel, ring, btf: Btf::from_sys_fs()? })
 }
 
 /// Raises the limit of locked memory, to which the kernel charges maps before 5.11. If it cannot be raised and
@@ -281,24 +272,6 @@ fn raise_memlock() {
     if setrlimit(Resource::Memlock, unlimited).is_err() {
         let _ = setrlimit(Resource::Memlock, Rlimit { current: maximum, maximum });
     }
-}
-
-fn take_maps(ebpf: &mut Ebpf, levels: u32, has_kernel_kill: bool) -> Result<(Maps, Ring), MapError> {
-    let maps = Maps {
-        thresholds: take_map(ebpf, "THRESHOLDS")?,
-        threshold_bits: take_map(ebpf, "THRESHOLD_BITS")?,
-        max_thresholds: levels,
-        fire_tokens: take_map(ebpf, "FIRE_TOKENS")?,
-        charged: match ebpf.take_map("CHARGED_CGROUPS") {
-            Some(Map::HashMap(map)) => map,
-            _ => return Err(MapError::InvalidName { name: "CHARGED_CGROUPS".into() }),
-        },
-        counters: take_map(ebpf, "COUNTERS")?,
-        task_counters: TaskCounterMaps::take(ebpf)?,
-        disks: DiskMaps::take(ebpf)?,
-        kernel_kill: has_kernel_kill.then(|| KernelKillMaps::take(ebpf)).transpose()?,
-    };
-    Ok((maps, Ring::new(take_map(ebpf, "EVENTS")?)))
 }
 
 /// The programs as they were built, part of the agent's executable.

@@ -1,15 +1,18 @@
-//! Finds the offsets of the kernel's members that the programs read.
+//! What the kernel's BTF says: the offsets of the members that the programs read, and the arguments of what they
+//! are attached to.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use eviction_common::{ABSENT, Offsets};
 
-use super::btf::{Btf, wrong_form};
+use super::attach_methods::{ATTACH_METHODS, HookPoint};
+use super::btf::{Argument, Btf, wrong_form};
 
-/// The offsets that were found, and what is missing.
+/// The facts from the kernel's BTF.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResolvedOffsets {
+pub struct BtfFacts {
     /// The offsets; [`ABSENT`] where there is none.
     pub offsets: Offsets,
     /// The bit of `cgroup_subsys_state.flags` that an online css has; 0 if not known.
@@ -22,18 +25,43 @@ pub struct ResolvedOffsets {
     pub reclaimed: Range<u32>,
     /// Why each absent offset is absent, by the name of its field in [`Offsets`].
     pub missing: Vec<(&'static str, String)>,
+    /// The arguments of the tracepoints that a method needs and the kernel has.
+    pub tracepoints: BTreeMap<&'static str, Vec<Argument>>,
+    /// The arguments of the functions that a method needs and the kernel has.
+    pub functions: BTreeMap<&'static str, Vec<Argument>>,
 }
 
-impl ResolvedOffsets {
+impl BtfFacts {
     /// Returns why the offset of this name is absent.
     pub fn why(&self, field: &str) -> Option<&str> {
         self.missing.iter().find(|(name, _)| *name == field).map(|(_, why)| why.as_str())
     }
 }
 
-/// Finds all offsets. Those of xfs are in its module, if it is one.
-pub fn resolve(btf: &Btf<'_>, xfs: Option<&Btf<'_>>) -> ResolvedOffsets {
+/// Finds the offsets and the arguments. Those of xfs are in its module, if it is one.
+pub fn resolve(btf: &Btf<'_>, xfs: Option<&Btf<'_>>) -> BtfFacts {
+    let hook_points = || ATTACH_METHODS.iter().flat_map(|method| method.hooks).map(|hook| hook.at);
+    let tracepoint = |name| btf.tracepoint(name).or_else(|| xfs?.tracepoint(name));
+    let tracepoints = hook_points().filter_map(HookPoint::tracepoint);
+    let functions = hook_points().filter_map(HookPoint::function);
     let mut missing = Vec::new();
+    BtfFacts {
+        offsets: find_offsets(btf, xfs, &mut missing),
+        css_online: bit(btf, "CSS_ONLINE").unwrap_or(0),
+        css_dying: bit(btf, "CSS_DYING").unwrap_or(0),
+        charge_caches: charge_caches(btf),
+        reclaimed: reclaimed(btf),
+        missing,
+        tracepoints: tracepoints.filter_map(|name| Some((name, tracepoint(name)?))).collect(),
+        functions: functions.filter_map(|name| Some((name, btf.function(name)?))).collect(),
+    }
+}
+
+fn bit(btf: &Btf<'_>, name: &str) -> Result<u32, String> {
+    u32::try_from(btf.enumerator(name)?).map_err(|_| wrong_form(name, "a bit"))
+}
+
+fn find_offsets(btf: &Btf<'_>, xfs: Option<&Btf<'_>>, missing: &mut Vec<(&'static str, String)>) -> Offsets {
     let mut take = |field: &'static str, found: Result<u32, String>| {
         found.unwrap_or_else(|why| {
             missing.push((field, why));
@@ -42,12 +70,7 @@ pub fn resolve(btf: &Btf<'_>, xfs: Option<&Btf<'_>>) -> ResolvedOffsets {
     };
     let at = |structure, member| btf.member(structure, member).map(|found| found.offset);
     let in_xfs = |structure, member| xfs.unwrap_or(btf).member(structure, member).map(|found| found.offset);
-    let bit = |name: &str| {
-        let value = btf.enumerator(name)?;
-        u32::try_from(value).map_err(|_| wrong_form(name, "a bit"))
-    };
-    let (online, dying) = (bit("CSS_ONLINE"), bit("CSS_DYING"));
-    let offsets = Offsets {
+    Offsets {
         memcg_css: take("memcg_css", css_of(btf, "mem_cgroup")),
         memcg_memory: take("memcg_memory", at("mem_cgroup", "memory")),
         // These are optional: a kernel with cgroup v2 only has no such counters.
@@ -61,7 +84,7 @@ pub fn resolve(btf: &Btf<'_>, xfs: Option<&Btf<'_>>) -> ResolvedOffsets {
         counter_parent: take("counter_parent", at("page_counter", "parent")),
         css_cgroup: take("css_cgroup", at("cgroup_subsys_state", "cgroup")),
         css_parent: take("css_parent", at("cgroup_subsys_state", "parent")),
-        css_flags: take("css_flags", online.clone().and_then(|_| at("cgroup_subsys_state", "flags"))),
+        css_flags: take("css_flags", bit(btf, "CSS_ONLINE").and_then(|_| at("cgroup_subsys_state", "flags"))),
         css_ss: take("css_ss", at("cgroup_subsys_state", "ss")),
         css_serial: take("css_serial", at("cgroup_subsys_state", "serial_nr")),
         cgroup_kn: take("cgroup_kn", at("cgroup", "kn")),
@@ -103,14 +126,6 @@ pub fn resolve(btf: &Btf<'_>, xfs: Option<&Btf<'_>>) -> ResolvedOffsets {
         xfs_arg_len: take("xfs_arg_len", in_xfs("xfs_alloc_arg", "len")),
         xfs_arg_delayed: take("xfs_arg_delayed", in_xfs("xfs_alloc_arg", "wasdel")),
         xfs_mount_super: take("xfs_mount_super", in_xfs("xfs_mount", "m_super")),
-    };
-    ResolvedOffsets {
-        offsets,
-        css_online: online.unwrap_or(0),
-        css_dying: dying.unwrap_or(0),
-        charge_caches: charge_caches(btf),
-        reclaimed: reclaimed(btf),
-        missing,
     }
 }
 
@@ -186,7 +201,7 @@ mod tests {
     use super::*;
     use crate::btf::tests::Blob;
 
-    fn resolved(blob: &Blob) -> ResolvedOffsets {
+    fn resolved(blob: &Blob) -> BtfFacts {
         resolve(&Btf::parse(&blob.bytes()).unwrap(), None)
     }
 

@@ -1,7 +1,7 @@
 //! Determines whose limit caused an OOM kill.
 //!
-//! Where `oom_kill_process` can be observed, the kernel gives the owner of the limit itself ([`OomKill::owner`]).
-//! Otherwise it follows from the counts of events:
+//! Where `oom_kill_process` can be observed, the kernel gives the owner of the limit itself. Otherwise it
+//! follows from the counts of events:
 //!
 //! The kernel raises the owner's own `MEMCG_OOM` count before it searches for a victim (`mem_cgroup_oom` in
 //! mm/memcontrol.c), and raises no count when the machine is out of memory (`out_of_memory` in mm/oom_kill.c).
@@ -13,28 +13,12 @@ use eviction_common::BATCH_PAGES;
 
 use super::event::{Ancestor, OomKill, OomLimitOwner};
 
-/// The owner, and how certain it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attribution {
-    /// The owner of the limit; unknown if the kernel gave neither the owner nor a chain.
-    pub owner: OomLimitOwner,
-    /// Whether the owner was inferred from usage and limits, since the counts were not known or not conclusive.
-    pub inferred: bool,
-}
-
-/// Returns the owner of the limit for this kill, on a machine with pages of `page_bytes`.
-pub fn attribute(kill: &OomKill, page_bytes: u64) -> Attribution {
-    match kill.owner {
-        OomLimitOwner::Unknown => attribute_by_counts(kill, page_bytes),
-        owner => Attribution::of(owner, false),
-    }
-}
-
-/// Determines the owner from the counts of events alone.
-fn attribute_by_counts(kill: &OomKill, page_bytes: u64) -> Attribution {
+/// Returns the owner of the limit according to the counts of events, on a machine with pages of `page_bytes`,
+/// and whether it was inferred from usage and limits, since the counts were not known or not conclusive.
+pub(super) fn owner_by_counts(kill: &OomKill, page_bytes: u64) -> (OomLimitOwner, bool) {
     // The root has no limit of its own.
     let limited = match kill.chain.split_last() {
-        None => return Attribution::of(OomLimitOwner::Unknown, true),
+        None => return (OomLimitOwner::Unknown, true),
         Some((_, below_root)) if !kill.truncated => below_root,
         Some(_) => kill.chain.as_slice(),
     };
@@ -47,26 +31,20 @@ fn attribute_by_counts(kill: &OomKill, page_bytes: u64) -> Attribution {
     match (changed.next(), changed.next()) {
         // The count changes with each charge that fails, also if no process is killed for it. The count of a
         // cgroup that is not at its limit may have changed long ago.
-        (Some(owner), None) => return Attribution::of(OomLimitOwner::Memcg(*owner), !at_limit(&owner)),
+        (Some(owner), None) => return (OomLimitOwner::Memcg(*owner), !at_limit(&owner)),
         (Some(nearest), Some(_)) => {
             let owner = with(FailCount::Changed).find(at_limit).unwrap_or(nearest);
-            return Attribution::of(OomLimitOwner::Memcg(*owner), true);
+            return (OomLimitOwner::Memcg(*owner), true);
         }
         (None, _) => {}
     }
     match with(FailCount::Unknown).find(at_limit) {
-        Some(owner) => Attribution::of(OomLimitOwner::Memcg(*owner), true),
+        Some(owner) => (OomLimitOwner::Memcg(*owner), true),
         // If the chain is not the victim's own, the owner may be in another chain.
         None => {
             let inferred = kill.truncated || kill.pid_only || with(FailCount::Unknown).next().is_some();
-            Attribution::of(OomLimitOwner::Global, inferred)
+            (OomLimitOwner::Global, inferred)
         }
-    }
-}
-
-impl Attribution {
-    fn of(owner: OomLimitOwner, inferred: bool) -> Self {
-        Self { owner, inferred }
     }
 }
 
@@ -81,16 +59,14 @@ enum FailCount {
 
 impl FailCount {
     fn of(ancestor: &Ancestor) -> Self {
-        match ancestor.events {
-            None => Self::Unknown,
-            Some(events) => match events.oom_before {
-                Some(before) if before < events.oom => Self::Changed,
-                Some(before) if before == events.oom => Self::Unchanged,
-                // The count was never read; or on cgroup v2 the controller was turned off for the cgroup and on
-                // again, and the count restarted.
-                _ if events.oom == 0 => Self::Unchanged,
-                _ => Self::Unknown,
-            },
+        let Some(events) = ancestor.events else { return Self::Unknown };
+        match events.oom_before {
+            Some(before) if before < events.oom => Self::Changed,
+            Some(before) if before == events.oom => Self::Unchanged,
+            // The count was never read; or on cgroup v2 the controller was turned off for the cgroup and on
+            // again, and the count restarted.
+            _ if events.oom == 0 => Self::Unchanged,
+            _ => Self::Unknown,
         }
     }
 }
@@ -98,14 +74,14 @@ impl FailCount {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{OomEvents, Stamp};
+    use crate::event::OomEvents;
 
     const PAGE: u64 = 4096;
     const MIB: u64 = 1 << 20;
 
     fn kill(chain: &[Ancestor]) -> OomKill {
         OomKill {
-            stamp: Stamp { ktime_ns: 1, cpu: 0, seq: 0 },
+            ktime_ns: 1,
             tgid: 10,
             pid: 10,
             comm: [0; 16],
@@ -115,6 +91,7 @@ mod tests {
             trigger_comm: [0; 16],
             trigger_memcg: None,
             owner: OomLimitOwner::Unknown,
+            owner_inferred: false,
             truncated: false,
             pid_only: false,
             chain: chain.to_vec(),
@@ -142,24 +119,12 @@ mod tests {
     }
 
     fn owner_id(kill: &OomKill) -> (Option<u64>, bool) {
-        let Attribution { owner, inferred } = attribute(kill, PAGE);
+        let (owner, inferred) = owner_by_counts(kill, PAGE);
         match owner {
             OomLimitOwner::Memcg(ancestor) => (Some(ancestor.id), inferred),
             OomLimitOwner::Global => (None, inferred),
             OomLimitOwner::Unknown => (Some(0), inferred),
         }
-    }
-
-    #[test]
-    fn owner_given_by_the_kernel_takes_precedence_over_counts() {
-        let container = memcg(3, 64 * MIB, 64 * MIB, 1, Some(0));
-        let pod = memcg(2, 64 * MIB, 64 * MIB, 0, Some(0));
-        let mut reported = kill(&[container, pod, root()]);
-        reported.owner = OomLimitOwner::Memcg(pod);
-        assert_eq!(owner_id(&reported), (Some(2), false));
-        reported.owner = OomLimitOwner::Global;
-        assert_eq!(owner_id(&reported), (None, false));
-        assert_eq!(attribute_by_counts(&reported, PAGE).owner, OomLimitOwner::Memcg(container));
     }
 
     #[test]

@@ -7,65 +7,60 @@ pub use eviction_node::backend::BackendInfo;
 use eviction_node::backend::BackendSelection;
 
 use super::{
-    attach_methods::{
-        ATTACH_METHODS, AttachMethod, CompanionProbe, EventClass, HookPoint, ProgramHook, backends,
-    },
-    capabilities::{BtfFacts, KernelFacts, missing_capabilities},
+    attach_methods::{ATTACH_METHODS, AttachMethod, EventClass, HookPoint, ProgramHook, backends},
+    capabilities::{KernelFacts, missing_capabilities},
+    offsets::BtfFacts,
 };
 
-/// A method that is not tried, or that did not work, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RejectedMethod {
-    /// The method's name.
-    pub method: &'static str,
-    /// The reason.
-    pub why: String,
-}
-
-/// The methods to try for one class.
+/// A method that may be tried.
 #[derive(Debug)]
-pub struct ClassPlan {
-    /// The class.
-    pub class: EventClass,
-    /// The methods to try, best first.
-    pub candidates: Vec<&'static AttachMethod>,
-    /// The methods that are not tried.
-    pub rejected: Vec<RejectedMethod>,
+pub struct Candidate {
+    /// The method.
+    pub method: &'static AttachMethod,
+    /// Why it is not tried, or did not work.
+    pub refusal: Option<String>,
 }
 
-impl ClassPlan {
-    /// Removes the on-demand probes that do not accompany this method (empty: no method).
-    pub(super) fn retain_probes_for(&mut self, accompanied: &str) {
-        let Self { class: _, candidates, rejected } = self;
-        candidates.retain(|method| {
-            let Some(CompanionProbe { methods, when: _ }) = method.companion else { return true };
-            let is_companion = methods.contains(&accompanied);
-            if !is_companion {
-                let names = methods.iter().map(|name| if name.is_empty() { "no backend" } else { name });
-                let why = format!("requires {}", names.collect::<Vec<_>>().join(" or "));
-                rejected.push(RejectedMethod { method: method.name, why });
-            }
-            is_companion
-        });
+/// Plans every class on these facts, with the methods that may be used. Returns the methods of each class, best
+/// first.
+pub fn plan(facts: &KernelFacts, choice: &BackendSelection) -> Vec<(EventClass, Vec<Candidate>)> {
+    let candidates = |class| {
+        let methods = ATTACH_METHODS.iter().filter(move |method| method.class == class);
+        methods.map(|method| Candidate { method, refusal: method.refusal(facts, choice) }).collect()
+    };
+    EventClass::ALL.map(|class| (class, candidates(class))).into()
+}
+
+/// Refuses the on-demand probes that do not accompany this method (`""`: no method).
+pub(super) fn refuse_other_probes(accompanied: &str, candidates: &mut [Candidate]) {
+    for Candidate { method, refusal } in candidates.iter_mut().filter(|it| it.refusal.is_none()) {
+        if method.when.is_some() && !method.accompanies.contains(&accompanied) {
+            let names =
+                method.accompanies.iter().map(|name| if name.is_empty() { "no backend" } else { name });
+            *refusal = Some(format!("requires {}", names.collect::<Vec<_>>().join(" or ")));
+        }
     }
 }
 
-/// Plans every class on these facts, with the methods that may be used.
-pub fn plan(facts: &KernelFacts, choice: &BackendSelection) -> Vec<ClassPlan> {
-    EventClass::ALL
-        .into_iter()
-        .map(|class| {
-            let mut candidates = Vec::new();
-            let mut rejected = Vec::new();
-            for method in ATTACH_METHODS.iter().filter(|method| method.class == class) {
-                match method.refusal(facts, choice) {
-                    None => candidates.push(method),
-                    Some(why) => rejected.push(RejectedMethod { method: method.name, why }),
-                }
-            }
-            ClassPlan { class, candidates, rejected }
-        })
-        .collect()
+/// Returns the description of a class for `check`, the log and the metrics: of the first method that is not
+/// refused, with the reasons against better ones.
+pub fn info(class: EventClass, candidates: &[Candidate]) -> BackendInfo {
+    let refused = candidates.iter().map_while(|Candidate { method, refusal }| {
+        let why = refusal.as_ref()?;
+        Some(format!("{}: {why}", method.name))
+    });
+    let refused = refused.collect::<Vec<_>>();
+    let reason = refused.join("; ");
+    let Some(Candidate { method, .. }) = candidates.get(refused.len()) else {
+        return BackendInfo::plain(class.name(), "", reason);
+    };
+    BackendInfo {
+        source: class.name(),
+        backend: method.name,
+        reason: if reason.is_empty() { "the preferred backend".into() } else { reason },
+        sees_every_charge: method.sees_every_charge,
+        granularity_bytes: method.granularity.bytes(rustix::param::page_size() as u64),
+    }
 }
 
 impl AttachMethod {
@@ -87,23 +82,8 @@ impl AttachMethod {
             Err(why) => Some(why.clone()),
             Ok(btf) => self.hooks.iter().find_map(|hook| hook.refusal(btf)).or_else(|| {
                 let mut needs = self.needs.iter().copied().flatten();
-                needs.find_map(|field| btf.resolved.why(field)).map(str::to_owned)
+                needs.find_map(|field| btf.why(field)).map(str::to_owned)
             }),
-        }
-    }
-
-    /// Returns the description for `check`, the log and the metrics, for a method that is attached.
-    pub fn info(&self, rejected: &[RejectedMethod]) -> BackendInfo {
-        // Methods that rank below it need no reason.
-        let names = ATTACH_METHODS.iter().map(|method| method.name);
-        let above: Vec<_> = names.take_while(|name| *name != self.name).collect();
-        let reason = format_rejected(rejected.iter().filter(|rejected| above.contains(&rejected.method)));
-        BackendInfo {
-            source: self.class.name(),
-            backend: self.name,
-            reason: if reason.is_empty() { "the preferred backend".into() } else { reason },
-            sees_every_charge: self.sees_every_charge,
-            granularity_bytes: self.granularity.bytes(rustix::param::page_size() as u64),
         }
     }
 }
@@ -131,16 +111,6 @@ impl ProgramHook {
         }
         None
     }
-}
-
-/// Returns the description of a class without an attached program.
-pub fn no_backend(class: EventClass, rejected: &[RejectedMethod]) -> BackendInfo {
-    BackendInfo::plain(class.name(), "", format_rejected(rejected))
-}
-
-fn format_rejected<'r>(rejected: impl IntoIterator<Item = &'r RejectedMethod>) -> String {
-    let each = rejected.into_iter().map(|RejectedMethod { method, why }| format!("{method}: {why}"));
-    each.collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]

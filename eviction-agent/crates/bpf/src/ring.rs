@@ -7,15 +7,16 @@ use std::{
 };
 
 use aya::maps::{MapData, MapError, RingBuf};
-use eviction_common::{Counter, Kind};
+use eviction_common::{Counter, Header, Kind};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::{
     attach_methods::EventClass,
     decode::{DecodeError, decode},
-    event::{Event, Stamp},
+    event::Event,
     handle::BpfHandle,
     on_demand::OnDemandProbe,
+    sys::read_entry,
 };
 
 /// The result of one drain of the ring.
@@ -52,7 +53,8 @@ impl Ring {
             match decode(&record, self.page_bytes) {
                 Ok(event) => {
                     drained.events += 1;
-                    self.sequence.take(event.stamp());
+                    let Header { cpu, seq, .. } = read_entry(&record);
+                    self.sequence.take(cpu, seq);
                     each(event);
                 }
                 Err(why) => {
@@ -84,31 +86,26 @@ impl AsRawFd for Ring {
     }
 }
 
-/// A [`Ring`] on tokio's reactor.
-pub struct AsyncRing(AsyncFd<Ring>);
+/// Registers the ring with the tokio runtime that this is called in.
+///
+/// # Errors
+/// If it cannot be registered.
+pub fn watch(ring: Ring) -> io::Result<AsyncFd<Ring>> {
+    // SAFETY: the descriptor is the map's. It is the same at every call, open as long as the ring exists,
+    // and the ring is dropped after it was deregistered.
+    Ok(unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }?)
+}
 
-impl AsyncRing {
-    /// Registers the ring with the runtime that this is called in.
-    pub fn new(ring: Ring) -> io::Result<Self> {
-        // SAFETY: the descriptor is the map's. It is the same at every call, open as long as the ring exists,
-        // and the ring is dropped after it was deregistered.
-        let ring = unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }?;
-        Ok(Self(ring))
-    }
-
-    /// Waits until an urgent record is there, then passes on all records. Cancel-safe: a record is taken out
-    /// only in the call that passes it on.
-    pub async fn drain_ready(&mut self, each: impl FnMut(Event)) -> io::Result<Drained> {
-        let mut guard = self.0.readable_mut().await?;
-        // Before the drain: a record that is pushed during the drain wakes the next call.
-        guard.clear_ready();
-        Ok(guard.get_inner_mut().drain(each))
-    }
-
-    /// Passes on the records that are there without waiting: for routine records, at each sample.
-    pub fn drain(&mut self, each: impl FnMut(Event)) -> Drained {
-        self.0.get_mut().drain(each)
-    }
+/// Waits until an urgent record is there, then passes on all records. Cancel-safe: a record is taken out only
+/// in the call that passes it on.
+///
+/// # Errors
+/// If the ring cannot be waited for.
+pub async fn drain_ready(ring: &mut AsyncFd<Ring>, each: impl FnMut(Event)) -> io::Result<Drained> {
+    let mut guard = ring.readable_mut().await?;
+    // Before the drain: a record that is pushed during the drain wakes the next call.
+    guard.clear_ready();
+    Ok(guard.get_inner_mut().drain(each))
 }
 
 /// More CPUs than any kernel is built for (`NR_CPUS`); a greater number is not a CPU's.
@@ -123,7 +120,9 @@ struct CpuSequence {
     received: u64,
 }
 
-/// Counts the records of each CPU and compares the count with the greatest of their numbers.
+/// Counts the records of each CPU and compares the count with the greatest of their numbers. The CPUs are
+/// compared one by one: a program in an interrupt may take the number that the interrupted one has just taken,
+/// and the number after it is skipped. The record that is too many must not hide one that another CPU misses.
 ///
 /// The order in which they arrive does not matter: a program that ran in the middle of another one may have
 /// taken its number later and its place in the ring earlier. Records that were lost after the last one of a CPU
@@ -141,8 +140,7 @@ impl Sequence {
     }
 
     /// Counts a record.
-    fn take(&mut self, stamp: Stamp) {
-        let Stamp { cpu, seq, ktime_ns: _ } = stamp;
+    fn take(&mut self, cpu: u32, seq: u64) {
         if cpu >= MOST_CPUS {
             return;
         }
@@ -172,7 +170,7 @@ impl Sequence {
 
 /// The counters of the programs since they were loaded: what they lost, and what they saw in total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LossCounters([u64; Counter::COUNT as usize]);
+pub struct LossCounters([u64; Counter::ALL.len()]);
 
 impl LossCounters {
     /// Returns one of the counters.
@@ -235,7 +233,7 @@ impl BpfHandle {
     pub fn lost(&self) -> Result<LossCounters, MapError> {
         let mut counters = LossCounters::default();
         for (index, count) in (0..).zip(&mut counters.0) {
-            *count = self.maps.counters.get(&index, 0)?.iter().sum();
+            *count = self.counters.get(&index, 0)?.iter().sum();
         }
         Ok(counters)
     }
@@ -247,7 +245,7 @@ mod tests {
 
     fn sequence_of(numbers: &[(u32, u64)]) -> Sequence {
         let mut sequence = Sequence::default();
-        numbers.iter().for_each(|(cpu, seq)| sequence.take(Stamp { cpu: *cpu, seq: *seq, ktime_ns: 0 }));
+        numbers.iter().for_each(|(cpu, seq)| sequence.take(*cpu, *seq));
         sequence
     }
 
@@ -263,7 +261,7 @@ mod tests {
         let mut sequence = sequence_of(&[(0, 0), (0, 3), (7, 2)]);
         assert_eq!(sequence.missing(), 2 + 2);
         assert_eq!((sequence.take_newly_missing(), sequence.take_newly_missing()), (4, 0));
-        sequence.take(Stamp { cpu: 0, seq: 9, ktime_ns: 0 });
+        sequence.take(0, 9);
         assert_eq!((sequence.take_newly_missing(), sequence.take_newly_missing()), (5, 0));
     }
 
@@ -271,9 +269,9 @@ mod tests {
     fn late_record_is_no_longer_missing_and_not_counted_again() {
         let mut sequence = sequence_of(&[(0, 1)]);
         assert_eq!(sequence.take_newly_missing(), 1);
-        sequence.take(Stamp { cpu: 0, seq: 0, ktime_ns: 0 });
+        sequence.take(0, 0);
         assert_eq!((sequence.missing(), sequence.take_newly_missing()), (0, 0));
-        sequence.take(Stamp { cpu: 0, seq: 3, ktime_ns: 0 });
+        sequence.take(0, 3);
         assert_eq!((sequence.missing(), sequence.take_newly_missing()), (1, 0), "reported already");
     }
 
@@ -283,11 +281,20 @@ mod tests {
     }
 
     #[test]
+    fn a_number_that_was_taken_twice_hides_no_missing_record_of_another_cpu() {
+        // A program in an interrupt took 1 again, and 2 is skipped.
+        let mut sequence = sequence_of(&[(0, 0), (0, 1), (0, 1), (1, 1)]);
+        assert_eq!(sequence.take_newly_missing(), 1);
+        sequence.take(0, 3);
+        assert_eq!(sequence.take_newly_missing(), 0);
+    }
+
+    #[test]
     fn implausible_numbers_cause_no_allocation_and_no_panic() {
         let mut sequence = sequence_of(&[(u32::MAX, 0), (MOST_CPUS, 5)]);
         assert_eq!(sequence.missing(), 0);
-        sequence.take(Stamp { cpu: 0, seq: u64::MAX, ktime_ns: 0 });
-        sequence.take(Stamp { cpu: 1, seq: u64::MAX, ktime_ns: 0 });
+        sequence.take(0, u64::MAX);
+        sequence.take(1, u64::MAX);
         assert_eq!(sequence.take_newly_missing(), u64::MAX);
     }
 }

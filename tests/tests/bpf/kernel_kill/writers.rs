@@ -4,7 +4,8 @@
 use std::os::unix::fs::MetadataExt as _;
 
 use anyhow::Context as _;
-use eviction_bpf::{ArmedDiskOrder, AttachWhen, DiskHeadroom, KernelKillCause, LoadOptions};
+use eviction_bpf::{ArmedDiskOrder, AttachWhen, KernelKillCause, LoadOptions};
+use eviction_node::fs::DeviceHeadroom;
 use rustix::fs::statfs;
 use tests::clock;
 use tests::file_system::{FileSystem, Kind};
@@ -35,7 +36,8 @@ impl Testbed {
         let mut fixture = load(&options).context("this kernel has no bpf_get_current_task_btf")?;
         fixture.attach(AttachWhen::NearDiskThreshold);
         let device = std::fs::metadata(mounted.path()).unwrap().dev();
-        fixture.kernel.set_disk_threshold(device, DiskHeadroom::default(), None).unwrap();
+        let unlimited = DeviceHeadroom { device, capacity: 0, bytes: None, inodes: None };
+        fixture.kernel.set_disk_threshold(unlimited, None).unwrap();
         assert!(fixture.kernel.can_kill_writers(device));
         Ok(Self { mounted, device, victim: Cgroup::new(), other: Cgroup::new(), fixture })
     }

@@ -2,9 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::HookPoint::{Entry, Exit, Probe, RawTracepoint, ReturnProbe, Tracepoint};
-use super::{
-    AttachMethod, AttachWhen, CompanionProbe, EventClass, Expected, Granularity, HookPoint, ProgramHook,
-};
+use super::{AttachMethod, AttachWhen, EventClass, Expected, Granularity, HookPoint, ProgramHook};
 use crate::btf::Argument::{Number, Pointer, Struct};
 
 /// Every method, the best of each class first.
@@ -57,10 +55,8 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
         class: EventClass::ChargeNear,
         hooks: &[hook("counter_uncharge_exit", Exit("page_counter_uncharge"), CHARGE)],
         needs: &[IDENTITY, WALK, COUNTER],
-        companion: Some(CompanionProbe {
-            methods: &["fexit page_counter_try_charge"],
-            when: AttachWhen::OnRelease,
-        }),
+        when: Some(AttachWhen::OnRelease),
+        accompanies: &["fexit page_counter_try_charge"],
         ..PLAIN
     },
     AttachMethod {
@@ -70,10 +66,8 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
         needs: &[IDENTITY, WALK, COUNTER],
         // This method also accompanies the trampoline, for kernels that attach a program to a trampoline only
         // once.
-        companion: Some(CompanionProbe {
-            methods: &["kprobe page_counter_try_charge", "fexit page_counter_try_charge"],
-            when: AttachWhen::OnRelease,
-        }),
+        when: Some(AttachWhen::OnRelease),
+        accompanies: &["kprobe page_counter_try_charge", "fexit page_counter_try_charge"],
         ..PLAIN
     },
     AttachMethod {
@@ -86,10 +80,8 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
         )],
         needs: &[IDENTITY, WALK],
         granularity: Granularity::Batch,
-        companion: Some(CompanionProbe {
-            methods: &["tp_btf mod_memcg_state", ""],
-            when: AttachWhen::NearThreshold,
-        }),
+        when: Some(AttachWhen::NearThreshold),
+        accompanies: &["tp_btf mod_memcg_state", ""],
         ..PLAIN
     },
     AttachMethod {
@@ -213,7 +205,8 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
             EXT4_RESERVATION_USED,
         ],
         needs: &[IDENTITY, OWNER, INODE_FIELDS],
-        companion: Some(CompanionProbe { methods: &[EXT4], when: AttachWhen::NearDiskThreshold }),
+        when: Some(AttachWhen::NearDiskThreshold),
+        accompanies: &[EXT4],
         ..PLAIN
     },
     AttachMethod {
@@ -225,7 +218,8 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
             EXT4_RESERVATION_USED,
         ],
         needs: &[IDENTITY, OWNER, INODE_FIELDS],
-        companion: Some(CompanionProbe { methods: &[EXT4], when: AttachWhen::NearDiskThreshold }),
+        when: Some(AttachWhen::NearDiskThreshold),
+        accompanies: &[EXT4],
         ..PLAIN
     },
     AttachMethod {
@@ -256,7 +250,8 @@ const PLAIN: AttachMethod = AttachMethod {
     needs: &[],
     sees_every_charge: false,
     granularity: Granularity::None,
-    companion: None,
+    when: None,
+    accompanies: &[],
 };
 
 const fn hook(program: &'static str, at: HookPoint, arguments: &'static [Expected]) -> ProgramHook {

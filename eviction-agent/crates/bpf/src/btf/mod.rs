@@ -12,7 +12,7 @@ pub(super) mod tests;
 
 use std::fmt;
 
-use raw::{CHAIN, Kind, Type, Types, u32_at};
+use raw::{CHAIN, Kind, Type, u32_at};
 
 /// The prefix of the typedefs that describe tracepoints.
 const TRACEPOINT: &str = "btf_trace_";
@@ -72,66 +72,44 @@ impl<N: fmt::Display> fmt::Display for Argument<N> {
 /// could contain itself.
 const MEMBERS: u32 = 100_000;
 
-/// The types and names in a blob of BTF.
+/// The types and names in a blob of BTF: the kernel's, or a module's, whose types continue the kernel's numbers.
+///
+/// A lookup compares all names of a kind one by one: there are about 100 lookups among 100,000 names, which
+/// takes less time and memory than a map of all names.
 pub struct Btf<'a> {
-    types: Types<'a>,
-    names: Names,
-}
-
-/// The positions of names in the strings, in the order of the blob. A lookup compares them one by one: there are
-/// about 100 lookups among 100,000 names, which takes less time and memory than a map of all names.
-#[derive(Default)]
-struct Names {
-    /// The name and the number of each structure, function and typedef.
-    types: Vec<(Kind, u32, u32)>,
-    /// The name and the value of each enumerator.
+    kernel: Option<&'a Btf<'a>>,
+    types: &'a [u8],
+    strings: &'a [u8],
+    /// Where each type begins; the first one of the kernel is type 1.
+    starts: Vec<u32>,
+    /// Each structure, function and typedef: its kind, the position of its name, and its number.
+    named: Vec<(Kind, u32, u32)>,
+    /// Each enumerator: the position of its name, and its value.
     enumerators: Vec<(u32, i32)>,
-}
-
-impl Names {
-    fn record(&mut self, id: u32, found: &Type<'_>) {
-        match found.kind {
-            Kind::Struct | Kind::Func | Kind::Typedef => self.types.push((found.kind, found.name, id)),
-            Kind::Enum => {
-                let entries = found.tail.chunks_exact(8);
-                let entries = entries.filter_map(|entry| u32_at(entry, 0).zip(u32_at(entry, 4)));
-                self.enumerators.extend(entries.map(|(name, value)| (name, value.cast_signed())));
-            }
-            _ => {}
-        }
-    }
 }
 
 impl<'a> Btf<'a> {
     /// Reads the kernel's blob. The error says why it cannot be used.
     pub fn parse(blob: &'a [u8]) -> Result<Self, String> {
-        Self::parse_on(None, blob)
+        Self::walk(None, blob)
     }
 
     /// Reads the blob of a module. Its types refer to those of this kernel and continue their numbers
     /// (Documentation/bpf/btf.rst).
     pub fn parse_module<'b>(&'b self, blob: &'b [u8]) -> Result<Btf<'b>, String> {
-        Btf::parse_on(Some(&self.types), blob)
-    }
-
-    fn parse_on(kernel: Option<&'a Types<'a>>, blob: &'a [u8]) -> Result<Self, String> {
-        let mut names = Names::default();
-        let types = Types::walk(kernel, blob, |id, found| names.record(id, found))?;
-        Ok(Self { types, names })
+        Btf::walk(Some(self), blob)
     }
 
     /// Returns the first type of this kind and name.
     fn by_name(&self, kind: Kind, name: &str) -> Option<Type<'a>> {
-        let mut types = self.names.types.iter();
-        let (.., id) =
-            types.find(|(found, position, _)| *found == kind && self.types.is_name(*position, name))?;
-        self.types.by_id(*id)
+        let mut named = self.named.iter();
+        let (.., id) = named.find(|(found, position, _)| *found == kind && self.is_name(*position, name))?;
+        self.by_id(*id)
     }
 
     /// Returns the value of an enumerator of any enumeration. The error says why there is none.
     pub fn enumerator(&self, name: &str) -> Result<i64, String> {
-        let mut enumerators = self.names.enumerators.iter();
-        let found = enumerators.find(|(position, _)| self.types.is_name(*position, name));
+        let found = self.enumerators.iter().find(|(position, _)| self.is_name(*position, name));
         found
             .map(|(_, value)| i64::from(*value))
             .ok_or_else(|| format!("this kernel has no enumerator {name}"))
@@ -170,9 +148,9 @@ impl<'a> Btf<'a> {
                 true => (position & 0xff_ffff, position >> 24),
                 false => (position, 0),
             };
-            match self.types.name(name) {
+            match self.name(name) {
                 Some("") => {
-                    if let Some(inner) = self.types.underlying(type_id)
+                    if let Some(inner) = self.underlying(type_id)
                         && let Some((more, type_id, is_bitfield)) =
                             self.member_in(&inner, wanted, depth + 1, budget)
                     {
@@ -188,9 +166,9 @@ impl<'a> Btf<'a> {
 
     /// Returns the name of the structure that a member is, if it is one.
     pub fn structure_of(&self, member: &Member) -> Option<&'a str> {
-        let found = self.types.underlying(member.type_id)?;
+        let found = self.underlying(member.type_id)?;
         match found.kind {
-            Kind::Struct => self.types.name(found.name),
+            Kind::Struct => self.name(found.name),
             _ => None,
         }
     }
@@ -201,7 +179,7 @@ impl<'a> Btf<'a> {
         let (type_id, len) = self.elements(array.type_id).ok_or_else(|| wrong_form(what, "an array"))?;
         let index = u64::try_from(index).ok().filter(|index| *index < len);
         let index = index.ok_or_else(|| wrong_form(what, "long enough"))?;
-        let size = self.types.size(type_id);
+        let size = self.size(type_id);
         let size = size.ok_or_else(|| wrong_form(what, "an array of a known size"))?;
         let offset = size
             .checked_mul(index)
@@ -218,10 +196,10 @@ impl<'a> Btf<'a> {
 
     /// Returns the type of the innermost elements, and their number.
     fn elements(&self, array: u32) -> Option<(u32, u64)> {
-        let (mut type_id, len) = self.types.underlying(array)?.array()?;
+        let (mut type_id, len) = self.underlying(array)?.array()?;
         let mut len = u64::from(len);
         for _ in 0..CHAIN {
-            match self.types.underlying(type_id).and_then(|found| found.array()) {
+            match self.underlying(type_id).and_then(|found| found.array()) {
                 Some((inner, more)) => (type_id, len) = (inner, len.checked_mul(more.into())?),
                 None => break,
             }
@@ -233,8 +211,8 @@ impl<'a> Btf<'a> {
     /// tracepoint.
     pub fn tracepoint(&self, name: &str) -> Option<Vec<Argument>> {
         let typedef = self.by_name(Kind::Typedef, &format!("{TRACEPOINT}{name}"))?;
-        let pointer = self.types.underlying(typedef.word).filter(|found| found.kind == Kind::Ptr)?;
-        let prototype = self.types.underlying(pointer.word)?;
+        let pointer = self.underlying(typedef.word).filter(|found| found.kind == Kind::Ptr)?;
+        let prototype = self.underlying(pointer.word)?;
         if prototype.kind != Kind::FuncProto {
             return None;
         }
@@ -246,7 +224,7 @@ impl<'a> Btf<'a> {
     /// attached to. A function that the compiler has inlined everywhere is not there.
     pub fn function(&self, name: &str) -> Option<Vec<Argument>> {
         let function = self.by_name(Kind::Func, name)?;
-        let prototype = self.types.underlying(function.word).filter(|found| found.kind == Kind::FuncProto)?;
+        let prototype = self.underlying(function.word).filter(|found| found.kind == Kind::FuncProto)?;
         Some(self.arguments(&prototype).collect())
     }
 
@@ -256,13 +234,13 @@ impl<'a> Btf<'a> {
     }
 
     fn argument(&self, id: u32) -> Argument {
-        let Some(found) = self.types.underlying(id) else {
+        let Some(found) = self.underlying(id) else {
             return Argument::Other;
         };
         match found.kind {
-            Kind::Ptr => match self.types.underlying(found.word) {
+            Kind::Ptr => match self.underlying(found.word) {
                 Some(target) if matches!(target.kind, Kind::Struct | Kind::Fwd) => {
-                    Argument::Struct(self.types.name(target.name).unwrap_or_default().to_owned())
+                    Argument::Struct(self.name(target.name).unwrap_or_default().to_owned())
                 }
                 _ => Argument::Pointer,
             },

@@ -1,6 +1,8 @@
 //! The parts of a BTF blob: its sections, where each type begins, and what follows a type's three words.
 #![forbid(unsafe_code)]
 
+use super::Btf;
+
 const MAGIC: u16 = 0xeb9f;
 const HEADER_BYTES: usize = 24;
 const TYPE_BYTES: usize = 12;
@@ -79,23 +81,10 @@ impl Type<'_> {
     }
 }
 
-/// The types of a blob: the kernel's, or a module's, which continue the kernel's numbers.
-pub(super) struct Types<'a> {
-    kernel: Option<&'a Types<'a>>,
-    types: &'a [u8],
-    strings: &'a [u8],
-    /// Where each type begins; the first one of the kernel is type 1.
-    starts: Vec<u32>,
-}
-
-impl<'a> Types<'a> {
-    /// Walks the blob, and calls `each` with each type and its number. A type of an unknown kind is an error,
-    /// since the types behind it cannot be found.
-    pub(super) fn walk(
-        kernel: Option<&'a Types<'a>>,
-        blob: &'a [u8],
-        mut each: impl FnMut(u32, &Type<'a>),
-    ) -> Result<Self, String> {
+impl<'a> Btf<'a> {
+    /// Walks the blob of the kernel, or of a module of this kernel. A type of an unknown kind is an error, since
+    /// the types behind it cannot be found.
+    pub(super) fn walk(kernel: Option<&'a Btf<'a>>, blob: &'a [u8]) -> Result<Self, String> {
         let have = blob.len();
         let cut = |what: &str, end: u64| format!("BTF is cut off: {what} reaches to byte {end} of {have}");
         let head = blob.get(..HEADER_BYTES).ok_or_else(|| cut("its header", HEADER_BYTES as u64))?;
@@ -115,6 +104,8 @@ impl<'a> Types<'a> {
             types: section("the types", word(8), word(12))?,
             strings: section("the strings", word(16), word(20))?,
             starts: Vec::new(),
+            named: Vec::new(),
+            enumerators: Vec::new(),
         };
         // Most types have a tail, so this reserves a little more than is needed.
         found.starts.reserve_exact(found.types.len() / (TYPE_BYTES + 8));
@@ -126,11 +117,23 @@ impl<'a> Types<'a> {
                 None => cut("a type", (at + TYPE_BYTES) as u64),
             })?;
             found.starts.push(at as u32);
-            each(id, &one);
+            found.record_names(id, &one);
             at = next;
         }
         found.starts.shrink_to_fit();
         Ok(found)
+    }
+
+    fn record_names(&mut self, id: u32, found: &Type<'_>) {
+        match found.kind {
+            Kind::Struct | Kind::Func | Kind::Typedef => self.named.push((found.kind, found.name, id)),
+            Kind::Enum => {
+                let entries = found.tail.chunks_exact(8);
+                let entries = entries.filter_map(|entry| u32_at(entry, 0).zip(u32_at(entry, 4)));
+                self.enumerators.extend(entries.map(|(name, value)| (name, value.cast_signed())));
+            }
+            _ => {}
+        }
     }
 
     /// Reads the type that begins at this byte. Also returns where the next one begins. The error is the

@@ -1,10 +1,11 @@
 //! Thresholds on file systems, and how much of them memory cgroups use.
 
+use std::collections::BTreeMap;
+
 use aya::Ebpf;
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError};
-use eviction_common::{
-    DISKS, DiskResource, DiskThreshold, DiskTotal, DiskUsage as CountedUsage, DiskUser, FireToken,
-};
+use eviction_common::{DISKS, DiskResource, DiskThreshold, DiskTotal, DiskUsage, DiskUser, FireToken};
+use eviction_node::fs::DeviceHeadroom;
 use rustix::fs::{major, makedev, minor};
 use thiserror::Error;
 
@@ -12,27 +13,13 @@ use super::{BpfHandle, take_map};
 use crate::EventClass;
 use crate::sys::MapEntry;
 
-/// How much of a file system may be taken before it is reported; `None` for no report.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DiskHeadroom {
-    /// Bytes.
-    pub bytes: Option<u64>,
-    /// Inodes.
-    pub inodes: Option<u64>,
-}
-
-/// What the tasks of a memory cgroup took of a file system less what they freed, since the first threshold on
-/// it. The usage of a removed cgroup counts for its parent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DiskUsage {
-    /// The memory cgroup.
+/// Whose usage of which file system: the key of what [`BpfHandle::read_disk_usage`] returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DiskUsageKey {
+    /// The id of the memory cgroup.
     pub cgroup: u64,
     /// The file system, as `st_dev` of its files.
     pub device: u64,
-    /// Bytes; negative if they freed what others had taken.
-    pub bytes: i64,
-    /// Inodes.
-    pub inodes: i64,
 }
 
 /// Why a threshold on a file system could not be set.
@@ -59,7 +46,7 @@ pub enum SetDiskThresholdError {
 pub(crate) struct DiskMaps {
     thresholds: Array<MapData, MapEntry<DiskThreshold>>,
     totals: Array<MapData, MapEntry<DiskTotal>>,
-    usage: BpfHashMap<MapData, MapEntry<DiskUser>, MapEntry<CountedUsage>>,
+    usage: BpfHashMap<MapData, MapEntry<DiskUser>, MapEntry<DiskUsage>>,
     /// The file system of each slot, and the generation of its threshold.
     slots: [Option<(u64, u64)>; DISKS as usize],
 }
@@ -95,13 +82,13 @@ impl BpfHandle {
     /// Returns what was taken of a file system so far. Must be called before the file system is read. Returns
     /// `None` without a threshold on it.
     pub fn disk_total(&self, device: u64) -> Option<DiskTotal> {
-        let disks = &self.maps.disks;
+        let disks = &self.disks;
         disks.total(disks.slot_of(Some(device))?).ok()
     }
 
-    /// Sets a threshold on the file system with this `st_dev`, in place of the one before. It is crossed when
-    /// the headroom was used up since `since` (since now if that is `None`), and reported once for bytes and
-    /// once for inodes. A crossing before the call returned may still be reported, with an earlier generation.
+    /// Sets a threshold on a file system, in place of the one before. It is crossed when the headroom was used up
+    /// since `since` (since now if that is `None`), and reported once for bytes and once for inodes. A crossing
+    /// before the call returned may still be reported, with an earlier generation. The capacity is not used.
     /// From the first call on the file system's blocks and inodes are counted per cgroup
     /// ([`BpfHandle::read_disk_usage`]).
     ///
@@ -112,15 +99,15 @@ impl BpfHandle {
     /// See [`SetDiskThresholdError`].
     pub fn set_disk_threshold(
         &mut self,
-        device: u64,
-        headroom: DiskHeadroom,
+        headroom: DeviceHeadroom,
         since: Option<DiskTotal>,
     ) -> Result<u64, SetDiskThresholdError> {
+        let DeviceHeadroom { device, bytes, inodes, capacity: _ } = headroom;
         if !self.has_disks() {
             return Err(SetDiskThresholdError::Absent);
         }
         let fail = |source| SetDiskThresholdError::Map { device, source };
-        let disks = &mut self.maps.disks;
+        let disks = &mut self.disks;
         // A slot that is free was never in use: its counts are 0.
         let slot = disks.slot_of(Some(device)).or_else(|| disks.slot_of(None));
         let slot = slot.ok_or(SetDiskThresholdError::Full)?;
@@ -128,7 +115,7 @@ impl BpfHandle {
         let limit = |taken: i64, headroom: Option<u64>| {
             headroom.map_or(i64::MAX, |more| taken.saturating_add_unsigned(more))
         };
-        let limits = [limit(since.bytes(), headroom.bytes), limit(since.inodes, headroom.inodes)];
+        let limits = [limit(since.bytes(), bytes), limit(since.inodes, inodes)];
         if let Some((_, generation)) = disks.slots[slot as usize] {
             let MapEntry(present) = disks.thresholds.get(&slot, 0).map_err(fail)?;
             let is_armed = present.generation == generation && !present.fired.contains(&generation);
@@ -142,16 +129,16 @@ impl BpfHandle {
         let key = kernel_device(device);
         // The tokens first: a resource that fires without one would not be reported.
         for token in tokens(key, generation) {
-            self.maps.fire_tokens.insert(token, 1, 0).map_err(fail)?;
+            self.fire_tokens.insert(token, 1, 0).map_err(fail)?;
         }
         let [bytes_limit, inodes_limit] = limits;
         let threshold =
             DiskThreshold { generation, bytes_limit, inodes_limit, fired: [0; 2], device: key, pad: 0 };
-        self.maps.disks.thresholds.set(slot, MapEntry(threshold), 0).map_err(fail)?;
+        self.disks.thresholds.set(slot, MapEntry(threshold), 0).map_err(fail)?;
         if let Some((_, before)) = before {
             for token in tokens(key, before) {
                 // The token is missing if it was taken, that is, if the threshold was crossed.
-                let _ = self.maps.fire_tokens.remove(&token);
+                let _ = self.fire_tokens.remove(&token);
             }
         }
         Ok(generation)
@@ -159,27 +146,24 @@ impl BpfHandle {
 
     /// Returns the file systems with a threshold, as `st_dev`.
     pub fn disks(&self) -> impl Iterator<Item = u64> + '_ {
-        self.maps.disks.slots.iter().flatten().map(|(device, _)| *device)
+        self.disks.slots.iter().flatten().map(|(device, _)| *device)
     }
 
-    /// Reads what each memory cgroup took of each file system with a threshold into `out` (which is cleared),
-    /// in order of cgroup and device.
+    /// Reads what the tasks of each memory cgroup took of each file system less what they freed, since the first
+    /// threshold on it. Bytes are negative if they freed what others had taken.
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn read_disk_usage(&self, out: &mut Vec<DiskUsage>) -> Result<(), MapError> {
-        out.clear();
-        let disks = &self.maps.disks;
-        for entry in disks.usage.iter() {
-            let (MapEntry(user), MapEntry(CountedUsage { bytes, inodes })) = entry?;
-            if let Some(Some((device, _))) = disks.slots.get(user.slot as usize) {
-                out.push(DiskUsage { cgroup: user.id, device: *device, bytes, inodes });
+    pub fn read_disk_usage(&self) -> Result<BTreeMap<DiskUsageKey, DiskUsage>, MapError> {
+        // Iterating over a map that changes may return an entry twice.
+        let mut all = BTreeMap::new();
+        for entry in self.disks.usage.iter() {
+            let (MapEntry(user), MapEntry(usage)) = entry?;
+            if let Some(Some((device, _))) = self.disks.slots.get(user.slot as usize) {
+                all.insert(DiskUsageKey { cgroup: user.id, device: *device }, usage);
             }
         }
-        out.sort_unstable_by_key(|usage| (usage.cgroup, usage.device));
-        // Iterating over a map that changes may return an entry twice.
-        out.dedup_by_key(|usage| (usage.cgroup, usage.device));
-        Ok(())
+        Ok(all)
     }
 }
 

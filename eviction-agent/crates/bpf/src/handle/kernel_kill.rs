@@ -14,23 +14,11 @@ use crate::AttachWhen;
 use crate::sys::MapEntry;
 use eviction_node::clock::mono_ns;
 
-/// The number of reasons for which a kill at a crossing is suppressed.
-pub const SUPPRESSED_REASONS: usize = Suppressed::ALL.len();
-
-/// Returns the names of these reasons in metrics.
-pub fn suppressed_reasons() -> [&'static str; SUPPRESSED_REASONS] {
-    Suppressed::ALL.map(Suppressed::name)
-}
-
-/// The number of a marked sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SampleEpoch(pub(crate) u64);
-
 /// A kill order for the BPF programs, in bytes and nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArmedOrder {
-    /// The marked sample that the order is based on.
-    pub epoch: SampleEpoch,
+    /// The number of the marked sample that the order is based on: see [`BpfHandle::mark_sample`].
+    pub epoch: u64,
     /// The victim's cgroup, which is below `level_id`.
     pub victim_id: u64,
     /// The cgroup that has the threshold.
@@ -149,21 +137,21 @@ where
 impl BpfHandle {
     /// Returns whether a kill order can be armed.
     pub fn has_kernel_kill(&self) -> bool {
-        self.maps.kernel_kill.is_some()
+        self.kernel_kill.is_some()
     }
 
     /// Marks a sample of this cgroup, just after it was read: growth of a process and of the cgroup from now on
-    /// counts against the headroom to the threshold.
+    /// counts against the headroom to the threshold. Returns the number of the sample.
     ///
     /// # Errors
     /// See [`ArmError`].
-    pub fn mark_sample(&mut self, level_id: u64) -> Result<SampleEpoch, ArmError> {
-        let kernel_kill = self.maps.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
+    pub fn mark_sample(&mut self, level_id: u64) -> Result<u64, ArmError> {
+        let kernel_kill = self.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
         kernel_kill.last_epoch += 1;
         kernel_kill.marks.set(MARK_LEVEL, level_id, 0)?;
         kernel_kill.marks.set(MARK_EPOCH, kernel_kill.last_epoch, 0)?;
         kernel_kill.is_marked = true;
-        Ok(SampleEpoch(kernel_kill.last_epoch))
+        Ok(kernel_kill.last_epoch)
     }
 
     /// Arms a kill order in place of the one before. From now until it expires, or until another call, one
@@ -179,7 +167,7 @@ impl BpfHandle {
         if self.disarm_kill()? {
             return Err(ArmError::CarriedOut);
         }
-        let kernel_kill = self.maps.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
+        let kernel_kill = self.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
         let ArmedOrder {
             epoch,
             victim_id,
@@ -199,7 +187,7 @@ impl BpfHandle {
         let growth = distance / page + 1;
         let mut order = KillOrder {
             generation,
-            epoch: epoch.0,
+            epoch,
             victim_id,
             level_id,
             expires_ns,
@@ -219,7 +207,7 @@ impl BpfHandle {
     /// # Errors
     /// If a map cannot be written. The kill order still expires.
     pub fn disarm_kill(&mut self) -> Result<bool, ArmError> {
-        let Some(kernel_kill) = &mut self.maps.kernel_kill else { return Ok(false) };
+        let Some(kernel_kill) = &mut self.kernel_kill else { return Ok(false) };
         kernel_kill.order.disarm(&mut kernel_kill.tokens)
     }
 
@@ -230,7 +218,7 @@ impl BpfHandle {
     /// As [`BpfHandle::disarm_kill`].
     pub fn stop_marking_samples(&mut self) -> Result<(), ArmError> {
         self.disarm_kill()?;
-        if let Some(kernel_kill) = &mut self.maps.kernel_kill
+        if let Some(kernel_kill) = &mut self.kernel_kill
             && kernel_kill.is_marked
         {
             kernel_kill.marks.set(MARK_EPOCH, 0, 0)?;
@@ -261,7 +249,7 @@ impl BpfHandle {
         if self.disarm_disk_kill()? {
             return Err(ArmError::CarriedOut);
         }
-        let kernel_kill = self.maps.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
+        let kernel_kill = self.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
         let ArmedDiskOrder { victim_id, device, expires_ns } = *order;
         kernel_kill.last_order += 1;
         let generation = kernel_kill.last_order;
@@ -286,7 +274,7 @@ impl BpfHandle {
     /// # Errors
     /// If the map cannot be written. The order still expires.
     pub fn disarm_disk_kill(&mut self) -> Result<bool, ArmError> {
-        let Some(kernel_kill) = &mut self.maps.kernel_kill else { return Ok(false) };
+        let Some(kernel_kill) = &mut self.kernel_kill else { return Ok(false) };
         kernel_kill.disk_order.disarm(&mut kernel_kill.tokens)
     }
 
@@ -294,9 +282,9 @@ impl BpfHandle {
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn suppressed(&self) -> Result<[(&'static str, u64); SUPPRESSED_REASONS], MapError> {
+    pub fn suppressed(&self) -> Result<[(&'static str, u64); Suppressed::ALL.len()], MapError> {
         let mut all = Suppressed::ALL.map(|why| (why.name(), 0));
-        if let Some(kernel_kill) = &self.maps.kernel_kill {
+        if let Some(kernel_kill) = &self.kernel_kill {
             for (why, (_, sum)) in Suppressed::ALL.into_iter().zip(&mut all) {
                 let per_cpu = kernel_kill.suppressed.get(&(why as u32), 0)?;
                 *sum = per_cpu.iter().map(|MapEntry(on_cpu)| on_cpu.count).sum();

@@ -6,24 +6,12 @@ use std::collections::HashSet;
 use aya::Ebpf;
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError};
 use eviction_common::{
-    Alarm, AlarmKey, HostTasks, OomCounts, PidThreshold, ReclaimStart, ReclaimTime as RawReclaimTime,
-    STORM_WINDOW_NS, TaskCount, TaskStats,
+    Alarm, AlarmKey, HostTasks, OomCounts, PidThreshold, ReclaimStart, ReclaimTime, STORM_WINDOW_NS,
+    TaskStats,
 };
 
 use super::{BpfHandle, take_map, was_present};
 use crate::sys::MapEntry;
-
-/// The time that the tasks of a cgroup spent in memcg direct reclaim since the programs were attached. It
-/// counts for the cgroup of the waiting task; the limit may be that of a cgroup above.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReclaimTime {
-    /// How often tasks reclaimed.
-    pub count: u64,
-    /// Nanoseconds of all tasks together: it may exceed the time that passed.
-    pub ns: u64,
-    /// Bytes that were reclaimed.
-    pub reclaimed: u64,
-}
 
 /// The number of tasks that the node may have before it is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +39,7 @@ pub(crate) fn forks_in_window(per_second: u32) -> u32 {
 
 pub(crate) struct TaskCounterMaps {
     task_stats: BpfHashMap<MapData, u64, MapEntry<TaskStats>>,
-    reclaim_time: BpfHashMap<MapData, u64, MapEntry<RawReclaimTime>>,
+    reclaim_time: BpfHashMap<MapData, u64, MapEntry<ReclaimTime>>,
     reclaim_start: BpfHashMap<MapData, u32, MapEntry<ReclaimStart>>,
     oom_counts: BpfHashMap<MapData, u64, MapEntry<OomCounts>>,
     alarms_sent: BpfHashMap<MapData, MapEntry<AlarmKey>, u64>,
@@ -88,11 +76,11 @@ impl BpfHandle {
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn task_counts(&self, out: &mut Vec<(u64, TaskCount)>) -> Result<(), MapError> {
+    pub fn task_counts(&self, out: &mut Vec<(u64, TaskStats)>) -> Result<(), MapError> {
         out.clear();
-        for entry in self.maps.task_counters.task_stats.iter() {
+        for entry in self.task_counters.task_stats.iter() {
             let (id, MapEntry(stats)) = entry?;
-            out.push((id, stats.count));
+            out.push((id, stats));
         }
         Ok(())
     }
@@ -104,10 +92,9 @@ impl BpfHandle {
     /// If the map cannot be read.
     pub fn reclaim_times(&self, out: &mut Vec<(u64, ReclaimTime)>) -> Result<(), MapError> {
         out.clear();
-        for entry in self.maps.task_counters.reclaim_time.iter() {
-            let (id, MapEntry(RawReclaimTime { count, ns, reclaimed })) = entry?;
-            let reclaimed = reclaimed.saturating_mul(self.page_bytes);
-            out.push((id, ReclaimTime { count, ns, reclaimed }));
+        for entry in self.task_counters.reclaim_time.iter() {
+            let (id, MapEntry(time)) = entry?;
+            out.push((id, time));
         }
         Ok(())
     }
@@ -118,7 +105,7 @@ impl BpfHandle {
     /// If the map cannot be read.
     pub fn reclaiming(&self, id: u64) -> Result<usize, MapError> {
         let mut count = 0;
-        for entry in self.maps.task_counters.reclaim_start.iter() {
+        for entry in self.task_counters.reclaim_start.iter() {
             let (_, MapEntry(start)) = entry?;
             count += usize::from(start.memcg_id == id);
         }
@@ -130,7 +117,7 @@ impl BpfHandle {
     /// # Errors
     /// If the map cannot be read.
     pub fn host_tasks(&self) -> Result<HostTasks, MapError> {
-        self.maps.task_counters.host_tasks.get(&0, 0).map(|MapEntry(tasks)| tasks)
+        self.task_counters.host_tasks.get(&0, 0).map(|MapEntry(tasks)| tasks)
     }
 
     /// Sets the node's threshold in place of the one before. It is reported once, at the first fork that finds
@@ -140,7 +127,7 @@ impl BpfHandle {
     /// If a map cannot be read or written.
     pub fn set_pid_threshold(&mut self, threshold: Option<NodePidThreshold>) -> Result<(), MapError> {
         let net = self.host_tasks()?.net();
-        let maps = &mut self.maps.task_counters;
+        let maps = &mut self.task_counters;
         let before = alarm_key(maps.generation, Alarm::NodeTasks);
         maps.generation += 1;
         let armed = PidThreshold { generation: maps.generation, ..PidThreshold::NONE };
@@ -163,7 +150,7 @@ impl BpfHandle {
     /// # Errors
     /// If the map cannot be read or written.
     pub fn reset_alarms(&mut self, before_ns: u64) -> Result<(), MapError> {
-        let maps = &mut self.maps.task_counters;
+        let maps = &mut self.task_counters;
         let mut old = Vec::new();
         for entry in maps.alarms_sent.iter() {
             let (key, sent_ns) = entry?;
@@ -182,7 +169,7 @@ impl BpfHandle {
     /// # Errors
     /// If a map cannot be read or written.
     pub fn sweep(&mut self, exists: impl Fn(u64) -> bool) -> Result<u64, MapError> {
-        let maps = &mut self.maps.task_counters;
+        let maps = &mut self.task_counters;
         let mut absent = HashSet::new();
         for id in maps.task_stats.keys().chain(maps.reclaim_time.keys()).chain(maps.oom_counts.keys()) {
             let id = id?;
@@ -209,7 +196,7 @@ impl BpfHandle {
     /// # Errors
     /// If a map cannot be read.
     pub fn has_entries(&self, id: u64) -> Result<bool, MapError> {
-        let task_counters = &self.maps.task_counters;
+        let task_counters = &self.task_counters;
         Ok(was_present(task_counters.task_stats.get(&id, 0).map(drop))?
             || was_present(task_counters.reclaim_time.get(&id, 0).map(drop))?
             || was_present(task_counters.oom_counts.get(&id, 0).map(drop))?)

@@ -7,7 +7,7 @@ use eviction_common::{MIN_CHANGE_PAGES, Offsets};
 use rustix::thread::CapabilitySet;
 
 use super::*;
-use crate::{attach_methods::Granularity, btf::Argument, capabilities::Lockdown, offsets::ResolvedOffsets};
+use crate::{attach_methods::Granularity, btf::Argument, capabilities::Lockdown};
 
 fn structure(name: &str) -> Argument {
     Argument::Struct(name.into())
@@ -53,16 +53,18 @@ fn complete_kernel() -> KernelFacts {
         ("oom_kill_process", vec![structure("oom_control"), Argument::Pointer]),
         ("oom_kill_memcg_member", vec![task(), Argument::Pointer]),
     ]);
-    let resolved = ResolvedOffsets {
+    let btf = BtfFacts {
         offsets: Offsets::NONE,
         css_online: 2,
         css_dying: 16,
         charge_caches: 1,
         reclaimed: 0..0,
         missing: Vec::new(),
+        tracepoints,
+        functions,
     };
     KernelFacts {
-        btf: Ok(BtfFacts { resolved, tracepoints, functions }),
+        btf: Ok(btf),
         capabilities: CapabilitySet::BPF | CapabilitySet::PERFMON,
         lockdown: Lockdown::Integrity,
         hierarchy: Ok(4),
@@ -81,12 +83,25 @@ fn described(facts: &KernelFacts) -> Vec<String> {
 fn describe_plan(facts: &KernelFacts, choice: &BackendSelection) -> Vec<String> {
     plan(facts, choice)
         .iter()
-        .map(|plan| {
-            let names: Vec<_> = plan.candidates.iter().map(|method| method.name).collect();
-            let against: Vec<_> = plan.rejected.iter().map(|rejected| rejected.why.as_str()).collect();
-            format!("{}: {} | {}", plan.class, names.join(", "), against.join(", "))
+        .map(|(class, candidates)| {
+            format!("{class}: {} | {}", names(candidates).join(", "), refusals(candidates).join(", "))
         })
         .collect()
+}
+
+fn names(candidates: &[Candidate]) -> Vec<&'static str> {
+    let tried = candidates.iter().filter(|candidate| candidate.refusal.is_none());
+    tried.map(|candidate| candidate.method.name).collect()
+}
+
+fn refusals(candidates: &[Candidate]) -> Vec<&str> {
+    candidates.iter().filter_map(|candidate| candidate.refusal.as_deref()).collect()
+}
+
+/// Returns the methods for one class on a kernel that has everything.
+fn candidates(class: EventClass) -> Vec<Candidate> {
+    let plans = plan(&complete_kernel(), &BackendSelection::default());
+    plans.into_iter().find(|(planned, _)| *planned == class).unwrap().1
 }
 
 #[test]
@@ -128,7 +143,7 @@ fn methods_for_an_old_kernel_are_chosen_by_its_prototypes() {
     assert_eq!(described[8], format!("disk xfs: raw_tp xfs_iomap_alloc, xfs_create | {tracepoint}"));
     btf(&mut facts).functions.remove("oom_kill_memcg_member");
     let plans = plan(&facts, &BackendSelection::default());
-    let info = plans[2].candidates[0].info(&plans[2].rejected);
+    let info = info(EventClass::Oom, &plans[2].1);
     assert_eq!(info.backend, "tp_btf mark_victim(pid)");
     assert!(info.reason.contains("no function oom_kill_memcg_member"), "{info:?}");
 }
@@ -136,23 +151,22 @@ fn methods_for_an_old_kernel_are_chosen_by_its_prototypes() {
 #[test]
 fn on_demand_probe_is_planned_only_with_its_method() {
     let probes_for = |charge: &str| {
-        let mut near = plan(&complete_kernel(), &BackendSelection::default()).remove(1);
-        near.retain_probes_for(charge);
-        let names: Vec<_> = near.candidates.iter().map(|method| method.name).collect();
-        (names, near.rejected)
+        let mut near = candidates(EventClass::ChargeNear);
+        refuse_other_probes(charge, &mut near);
+        near
     };
-    let (names, rejected) = probes_for("fexit page_counter_try_charge");
+    let near = probes_for("fexit page_counter_try_charge");
     // The second one is for kernels that attach the first one only once.
-    assert_eq!(names, ["fexit page_counter_uncharge", "kprobe page_counter_uncharge"]);
-    assert_eq!(rejected[0].why, "requires tp_btf mod_memcg_state or no backend");
-    assert_eq!(probes_for("kprobe page_counter_try_charge").0, ["kprobe page_counter_uncharge"]);
+    assert_eq!(names(&near), ["fexit page_counter_uncharge", "kprobe page_counter_uncharge"]);
+    assert_eq!(refusals(&near), ["requires tp_btf mod_memcg_state or no backend"]);
+    assert_eq!(names(&probes_for("kprobe page_counter_try_charge")), ["kprobe page_counter_uncharge"]);
     for charge in ["tp_btf mod_memcg_state", ""] {
-        assert_eq!(probes_for(charge).0, ["tp_btf count_memcg_events"], "{charge}");
+        assert_eq!(names(&probes_for(charge)), ["tp_btf count_memcg_events"], "{charge}");
     }
-    for companion in ATTACH_METHODS.iter().filter_map(|method| method.companion) {
-        let named = companion.methods.iter().filter(|name| !name.is_empty());
-        named
-            .for_each(|name| assert!(crate::attach_methods::names().any(|method| method == *name), "{name}"));
+    for method in ATTACH_METHODS {
+        assert_eq!(method.when.is_some(), !method.accompanies.is_empty(), "{}", method.name);
+        let mut named = method.accompanies.iter().filter(|name| !name.is_empty());
+        assert!(named.all(|name| crate::attach_methods::names().any(|method| method == *name)));
     }
 }
 
@@ -170,18 +184,16 @@ fn missing_disk_hook_affects_only_its_class_and_is_named() {
     assert!(described(&facts)[7].starts_with(
         "disk near: tp_btf ext4_da_reserve_space(inode), ext4_da_release_space | argument 2 of ext4_da_reserve_space is absent"
     ));
-    let mut near = plan(&complete_kernel(), &BackendSelection::default()).remove(7);
-    near.retain_probes_for("");
+    let mut near = candidates(EventClass::DiskNear);
+    refuse_other_probes("", &mut near);
     assert!(
-        near.candidates.is_empty()
-            && near.rejected[0].why.starts_with("requires tp_btf ext4_allocate_blocks")
+        names(&near).is_empty() && refusals(&near)[0].starts_with("requires tp_btf ext4_allocate_blocks")
     );
 }
 
 #[test]
 fn methods_below_the_chosen_one_are_not_in_its_reason() {
-    let plans = plan(&complete_kernel(), &BackendSelection::default());
-    let info = plans[2].candidates[0].info(&plans[2].rejected);
+    let info = info(EventClass::Oom, &candidates(EventClass::Oom));
     assert_eq!(info.reason, "the preferred backend");
 }
 
@@ -211,7 +223,7 @@ fn arguments_of_reclaim_begin_are_not_checked() {
 fn missing_member_affects_only_the_classes_that_need_it() {
     let mut facts = complete_kernel();
     let missing = "this kernel's struct cgroup has no root".to_owned();
-    btf(&mut facts).resolved.missing.push(("cgroup_root", missing));
+    btf(&mut facts).missing.push(("cgroup_root", missing));
     let described = described(&facts);
     assert_eq!(described[5], "cgroup:  | this kernel's struct cgroup has no root");
     assert!(described[..5].iter().all(|line| line.contains("tp_btf")), "{described:?}");
@@ -221,7 +233,7 @@ fn missing_member_affects_only_the_classes_that_need_it() {
 fn missing_optional_member_affects_no_class() {
     let mut facts = complete_kernel();
     for field in ["mm_anon", "memcg_oom", "css_flags", "pids_counter"] {
-        btf(&mut facts).resolved.missing.push((field, "this kernel has no such thing".to_owned()));
+        btf(&mut facts).missing.push((field, "this kernel has no such thing".to_owned()));
     }
     assert_eq!(described(&facts), described(&complete_kernel()));
 }
@@ -257,7 +269,8 @@ fn disabled_method_is_not_tried() {
     let deny = vec!["tp_btf cgroup_mkdir, cgroup_rmdir".to_owned()];
     let choice = BackendSelection { deny, ..BackendSelection::default() };
     assert_eq!(describe_plan(&complete_kernel(), &choice)[5], "cgroup:  | disabled by --disable-backend");
-    let no_backend = no_backend(EventClass::Cgroup, &plan(&complete_kernel(), &choice)[5].rejected);
+    let no_backend = info(EventClass::Cgroup, &plan(&complete_kernel(), &choice)[5].1);
+    assert_eq!(no_backend.backend, "");
     assert_eq!(no_backend.reason, "tp_btf cgroup_mkdir, cgroup_rmdir: disabled by --disable-backend");
 }
 
