@@ -98,8 +98,8 @@ fn memory_of_a_cgroup_without_the_controller_is_unknown() {
 #[test]
 fn scan_of_an_unreadable_folder_is_an_error() {
     let node = Node::unpack(V1);
-    assert!(eviction_node::cgroup::tree::Tree::scan(&node.path("no/such"), None).is_err());
+    assert!(eviction_node::cgroup::tree::Tree::scan(&node.path("no/such")).is_err());
     let file = node.path("sys/fs/cgroup/memory/memory.stat");
-    let error = eviction_node::cgroup::tree::Tree::scan(&file, None).unwrap_err();
+    let error = eviction_node::cgroup::tree::Tree::scan(&file).unwrap_err();
     assert_eq!(error.to_string(), format!("cannot read control group {}", file.display()));
 }

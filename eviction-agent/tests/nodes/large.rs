@@ -60,7 +60,7 @@ fn thousands_of_cgroups_are_sampled_with_few_descriptors() {
         .filter(|container| sampler.group(container.cgroup_id).unwrap().working_set == Reading::Known(4096))
         .count();
     assert_eq!(with_memory, expected);
-    let rescanned = Tree::scan(sampler.tree().root(), Some(sampler.tree())).unwrap();
+    let rescanned = sampler.tree().rescan().unwrap();
     assert_eq!(rescanned.groups().len(), sampler.tree().groups().len());
 }
 
@@ -72,10 +72,10 @@ fn scan_skips_and_counts_cgroups_beyond_the_maximum() {
             std::fs::create_dir_all(folder.path().join(format!("o{outer}/i{inner}"))).unwrap();
         }
     }
-    let all = Tree::scan(folder.path(), None).unwrap();
+    let all = Tree::scan(folder.path()).unwrap();
     assert_eq!((all.groups().len(), all.skipped()), (50_001, 0));
     // Beyond a cap they are counted; what there is room for stays a tree.
-    let few = Tree::scan_at_most(folder.path(), Some(&all), 10_000).unwrap();
+    let few = Tree::scan_at_most(folder.path(), 10_000).unwrap();
     assert_eq!(few.groups().len(), 10_000);
     assert!(few.skipped() >= 40, "{} are skipped on purpose", few.skipped());
     for (index, group) in few.groups().iter().enumerate().skip(1) {
@@ -83,6 +83,5 @@ fn scan_skips_and_counts_cgroups_beyond_the_maximum() {
         assert!(parent < index && index < group.end && group.end <= few.groups()[parent].end);
     }
     // And found again when there is room.
-    let rescanned = Tree::scan_at_most(folder.path(), Some(&few), 60_000).unwrap();
-    assert_eq!(rescanned.groups().len(), 50_001);
+    assert_eq!(few.rescan().unwrap().groups().len(), 50_001);
 }

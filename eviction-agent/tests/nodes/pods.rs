@@ -1,8 +1,8 @@
 use std::path::{Path, PathBuf};
 
-use eviction_node::cgroup::names::{ContainerKind, PodUid, QosClass};
+use eviction_node::cgroup::names::{ContainerKind, PodUid};
 use eviction_node::cgroup::node_root::find_group;
-use eviction_node::cgroup::pods::{CgroupOwner, Pods};
+use eviction_node::cgroup::pods::Pods;
 use eviction_node::cgroup::tree::Tree;
 
 use crate::recorded::{Node, V1, V2};
@@ -14,13 +14,13 @@ const STATIC: &str = "9d3f0a1b2c3d4e5f60718293a4b5c6d7";
 const DOCKER: &str = "0b5c2e77-4a19-4c83-9f6e-1d2a3b4c5d6e";
 
 fn find(node: &Node, cgroup_root: &str) -> (Tree, Pods) {
-    let tree = Tree::scan(&node.root(cgroup_root).memory, None).unwrap();
+    let tree = Tree::scan(&node.root(cgroup_root).memory).unwrap();
     let pods = Pods::find(&tree, |_| false);
     (tree, pods)
 }
 
-fn uids(pods: &Pods) -> Vec<(&str, Option<QosClass>)> {
-    let mut uids: Vec<_> = pods.pods.iter().map(|pod| (pod.uid.as_str(), pod.qos)).collect();
+fn uids(pods: &Pods) -> Vec<&str> {
+    let mut uids: Vec<_> = pods.pods.iter().map(|pod| pod.uid.as_str()).collect();
     uids.sort_unstable();
     uids
 }
@@ -29,12 +29,7 @@ fn uids(pods: &Pods) -> Vec<(&str, Option<QosClass>)> {
 fn pods_of_the_cgroupfs_driver_are_found() {
     let node = Node::unpack(V1);
     let (tree, pods) = find(&node, "/");
-    let expected = [
-        (GUARANTEED, Some(QosClass::Guaranteed)),
-        (BEST_EFFORT, Some(QosClass::BestEffort)),
-        (STATIC, Some(QosClass::Burstable)),
-        (BURSTABLE, Some(QosClass::Burstable)),
-    ];
+    let expected = [GUARANTEED, BEST_EFFORT, STATIC, BURSTABLE];
     assert_eq!(uids(&pods), expected);
     assert_eq!(pods.qos.len(), 2);
     let kubepods = tree.groups().iter().find(|group| &*group.name == "kubepods").unwrap();
@@ -47,12 +42,10 @@ fn pods_of_the_cgroupfs_driver_are_found() {
     assert!(pod.containers.iter().all(|container| container.id.len() == 64));
     // One container has groups of its own, two levels deep on one side: init and workers/a.
     assert_eq!(pod.leaves.len(), 4);
-    let nested =
-        pod.containers.iter().position(|container| container.id.starts_with("45f2709597e1")).unwrap();
+    let nested = pod.containers.iter().find(|container| container.id.starts_with("45f2709597e1"));
     let deepest = tree.groups().iter().find(|group| &*group.name == "a").unwrap();
-    let index = pods.pods.iter().position(|other| other.uid == pod.uid).unwrap();
-    assert_eq!(pods.owner(deepest.id), Some(CgroupOwner { pod: index, container: Some(nested) }));
-    assert_eq!(pods.owner(pod.cgroup_id), Some(CgroupOwner { pod: index, container: None }));
+    assert_eq!(pods.owner(deepest.id), Some((pod, nested)));
+    assert_eq!(pods.owner(pod.cgroup_id), Some((pod, None)));
     assert_eq!(pods.owner(kubepods.id), None);
 }
 
@@ -60,13 +53,7 @@ fn pods_of_the_cgroupfs_driver_are_found() {
 fn pods_of_the_systemd_driver_are_found_with_each_runtime() {
     let node = Node::unpack(V2);
     let (_, pods) = find(&node, "/");
-    let expected = [
-        (DOCKER, Some(QosClass::Burstable)),
-        (GUARANTEED, Some(QosClass::Guaranteed)),
-        (BEST_EFFORT, Some(QosClass::BestEffort)),
-        (STATIC, Some(QosClass::Burstable)),
-        (BURSTABLE, Some(QosClass::Burstable)),
-    ];
+    let expected = [DOCKER, GUARANTEED, BEST_EFFORT, STATIC, BURSTABLE];
     assert_eq!(uids(&pods), expected);
 
     let kinds = |uid: &str| {
@@ -109,9 +96,7 @@ fn pods_are_found_under_a_custom_cgroup_root() {
     )
     .unwrap();
     let (_, unnamed) = find(&node, "/mine");
-    let classes: Vec<_> = uids(&unnamed).iter().map(|(_, class)| *class).collect();
-    let (burstable, best) = (Some(QosClass::Burstable), Some(QosClass::BestEffort));
-    assert_eq!(classes, [None, best, burstable, burstable]);
+    assert_eq!(uids(&unnamed), uids(&all));
     assert_eq!(unnamed.pods_root, None);
     // And from further above nothing does.
     assert!(find(&node, "/").1.pods.is_empty());
@@ -132,9 +117,9 @@ fn cgroups_with_pod_names_are_pods_only_in_certain_places() {
     let (_, pods) = find(&node, "/");
     let found = uids(&pods);
     assert_eq!(found.len(), 6, "{found:?}");
-    assert!(found.contains(&("22222222-2222-4222-8222-222222222222", None)));
-    assert!(found.contains(&("by-hand", Some(QosClass::Burstable))));
-    let tree = Tree::scan(&node.root("/").memory, None).unwrap();
+    assert!(found.contains(&"22222222-2222-4222-8222-222222222222"));
+    assert!(found.contains(&"by-hand"));
+    let tree = Tree::scan(&node.root("/").memory).unwrap();
     let known = Pods::find(&tree, |uid| uid.as_str() == "man");
     assert_eq!(known.pods.len(), 7, "a name that is known to be a pod's is one");
 }
@@ -179,7 +164,7 @@ fn refresh_finds_added_and_removed_cgroups() {
     let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap();
     assert!(pod.containers.iter().any(|container| *container.id == *"cd".repeat(32)));
     assert!(!pod.containers.iter().any(|container| *container.id == *"ab".repeat(32)));
-    let rescanned = Tree::scan(sampler.tree().root(), None).unwrap();
+    let rescanned = Tree::scan(sampler.tree().root()).unwrap();
     assert_eq!(ids(sampler.tree()), ids(&rescanned));
 }
 
@@ -198,7 +183,7 @@ fn one_of_several_kubepods_cgroups_is_that_of_the_node() {
     let folder = tempfile::tempdir().unwrap();
     let place = |path: &str| std::fs::create_dir_all(folder.path().join(path)).unwrap();
     let root = |is_known: bool| {
-        let tree = Tree::scan(folder.path(), None).unwrap();
+        let tree = Tree::scan(folder.path()).unwrap();
         let pods = Pods::find(&tree, |uid| is_known && uid.as_str() == BEST_EFFORT);
         let at = tree.groups().iter().position(|group| Some(group.id) == pods.pods_root)?;
         Some(tree.relative_path(at).to_str().unwrap().to_owned())

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
-use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
+use eviction_node::cgroup::sampler::Sampler;
 
 /// A machine with cgroup version 1 and the cgroupfs driver, recorded from a real one.
 pub(crate) const V1: &str = include_str!("../fixtures/node-v1.txt");
@@ -71,7 +71,6 @@ impl Node {
     }
 
     pub(crate) fn sampler_with(&self, cgroup_root: &str, max_descriptors: usize) -> Sampler {
-        let options = SamplerOptions { proc: self.path("proc"), max_descriptors };
-        Sampler::new(self.root(cgroup_root), &options, |_| false).unwrap()
+        Sampler::new(self.root(cgroup_root), &self.path("proc"), max_descriptors, |_| false).unwrap()
     }
 }

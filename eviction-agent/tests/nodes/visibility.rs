@@ -60,7 +60,7 @@ fn a_namespace_that_hides_the_tree_is_an_error() {
         let node = Node::unpack(recording);
         let root = node.root("/");
         assert!(root.partial);
-        let pods = |root: &NodeRoot| Pods::find(&Tree::scan(&root.memory, None).unwrap(), |_| false);
+        let pods = |root: &NodeRoot| Pods::find(&Tree::scan(&root.memory).unwrap(), |_| false);
         // The kubelet lives in the same namespace: its pods are seen.
         assert_eq!(root.require_visible(&pods(&root)), Ok(()));
         // A group that was asked for by name is what was asked for.

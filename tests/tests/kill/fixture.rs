@@ -1,6 +1,7 @@
 //! A node with pods, and a killer on it.
 
 use std::ffi::OsStr;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -9,9 +10,7 @@ use std::time::Duration;
 use eviction_core::pod::PodName;
 use eviction_core::progress::{KillProgress, KillRejection, KillUpdate};
 use eviction_core::signal::Resource;
-use eviction_kill::{
-    CgroupDirs, KillMode, KillTarget, Killer, KillerConfig, LockError, MreleaseResult, StartError,
-};
+use eviction_kill::{CgroupDirs, CgroupScope, KillTarget, Killer, LockError, MreleaseResult, NodeLock};
 use tempfile::TempDir;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use tests::mounts::Hierarchy;
@@ -50,39 +49,50 @@ impl Fixture {
         self.subtree.remove().unwrap();
     }
 
-    pub(crate) fn config(&self, mode: KillMode) -> KillerConfig {
-        let mut config = KillerConfig::new(mode, dirs_of(self.subtree.root()));
-        config.run_dir = self.run_dir.path().to_owned();
-        config
+    /// Takes the node's lock.
+    pub(crate) fn lock(&self) -> Result<NodeLock, LockError> {
+        NodeLock::acquire(&dirs_of(self.subtree.root()).memory)
     }
 
     /// Starts a killer that acts. Waits for the node's lock: a child that another test has just forked holds the lock
     /// that was taken here before, until it executes its program.
     pub(crate) fn killer(&self) -> TestKiller {
-        let mut killer = None;
-        wait_until("the lock of the node", || match self.try_killer(self.config(KillMode::Kill)) {
-            Err(StartError::Lock(LockError::Held { .. })) => false,
+        self.killer_in(dirs_of(self.subtree.root()))
+    }
+
+    /// Starts a killer that acts on a node with these root directories.
+    pub(crate) fn killer_in(&self, roots: CgroupDirs) -> TestKiller {
+        let mut lock = None;
+        wait_until("the lock of the node", || match NodeLock::acquire(&roots.memory) {
+            Err(LockError::Held { .. }) => false,
             result => {
-                killer = Some(result.unwrap());
+                lock = Some(result.unwrap());
                 true
             }
         })
         .unwrap();
-        killer.unwrap()
+        self.start(&roots, lock).unwrap()
+    }
+
+    /// Starts a killer that only reports what it would do.
+    pub(crate) fn dry_killer(&self) -> TestKiller {
+        self.start(&dirs_of(self.subtree.root()), None).unwrap()
     }
 
     /// Freezes the cgroup of the pods' QoS class, and starts a killer that waits only briefly for the end of processes.
     pub(crate) fn frozen_class_and_killer(&self) -> (Group, TestKiller) {
         let class = self.subtree.group("kubepods/burstable").unwrap();
         class.freeze(true).unwrap();
-        let config = KillerConfig { kill_wait: Duration::from_millis(300), ..self.config(KillMode::Kill) };
-        (class, self.try_killer(config).unwrap())
+        let mut killer = self.killer();
+        killer.executor.kill_wait = Duration::from_millis(300);
+        (class, killer)
     }
 
-    pub(crate) fn try_killer(&self, config: KillerConfig) -> Result<TestKiller, StartError> {
+    fn start(&self, roots: &CgroupDirs, lock: Option<NodeLock>) -> io::Result<TestKiller> {
         let (sender, updates) = mpsc::channel(64);
         let (reported, mrelease_results) = channel();
-        let executor = Killer::new(config, sender, move |result| {
+        let scope = CgroupScope::open(roots).unwrap();
+        let executor = Killer::new(scope, lock, self.run_dir.path(), sender, move |result| {
             let _ = reported.send(result);
         })?;
         Ok(TestKiller { executor, updates, mrelease_results, decisions: 0 })

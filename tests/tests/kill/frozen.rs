@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use eviction_core::progress::{KillProgress, UnkillableReason};
-use eviction_kill::KillMode;
 use tests::mounts::Hierarchy;
 use tests::process::{is_alive, wait_until};
 
@@ -74,8 +73,7 @@ fn processes_frozen_by_an_ancestor_are_reported_as_remaining() {
     else {
         panic!("{updates:?}");
     };
-    let [left] = processes.as_slice() else { panic!("{updates:?}") };
-    assert_eq!((left.pid, left.why), (victim.pid(), UnkillableReason::Frozen));
+    assert_eq!(*processes, [(victim.pid(), UnkillableReason::Frozen)].into());
     assert_eq!(pod.pids_limit().unwrap(), "max");
     // The signal is pending until the process is thawed.
     class.freeze(false).unwrap();
@@ -90,7 +88,7 @@ fn a_frozen_pod_is_thawed_on_drop_or_when_the_next_killer_starts() {
     let (_, container) = fixture.pod(1);
     let victim = hold_ignoring_sigterm(&container);
     let groups = [dirs_of(&container)];
-    let mut dry = fixture.try_killer(fixture.config(KillMode::DryRun)).unwrap();
+    let mut dry = fixture.dry_killer();
     assert!(dry.executor.freeze(&groups).unwrap().is_none());
     assert!(!container.is_frozen().unwrap());
     drop(dry);

@@ -26,7 +26,7 @@ fn the_memory_of_a_killed_frozen_process_is_released() {
     assert_eq!(steps(&updates), ["kill", "processes_remaining"]);
     assert!(matches!(
         &updates[1].progress,
-        KillProgress::ProcessesRemaining { processes, .. } if processes.iter().all(|left| left.why == UnkillableReason::Frozen)
+        KillProgress::ProcessesRemaining { processes, .. } if processes.values().all(|why| *why == UnkillableReason::Frozen)
     ));
     assert_eq!(killer.mrelease_results.recv_timeout(HANG), Ok(MreleaseResult::Released));
     wait_until("the memory to come back", || pod.memory().is_ok_and(|bytes| bytes < 8 * MIB)).unwrap();

@@ -3,9 +3,7 @@
 use std::ffi::OsStr;
 
 use eviction_core::progress::KillProgress;
-use eviction_kill::KillMode;
 use eviction_kill::LockError;
-use eviction_kill::StartError;
 use tests::process::is_alive;
 use tests::workload::Workload;
 
@@ -17,7 +15,7 @@ fn a_dry_run_lists_processes_and_signals_none() {
     let (pod, container) = fixture.pod(1);
     let nested = container.group("nested").unwrap();
     let victims = [hold_ignoring_sigterm(&process_cgroup(&container)), hold_ignoring_sigterm(&nested)];
-    let mut killer = fixture.try_killer(fixture.config(KillMode::DryRun)).unwrap();
+    let mut killer = fixture.dry_killer();
     let updates = killer.kill(target(&pod));
     let mut pids: Vec<_> = victims.iter().map(Workload::pid).collect();
     pids.sort_unstable();
@@ -38,8 +36,8 @@ fn a_second_killer_is_refused_with_an_error_that_names_the_first() {
     let mut first = Workload::run(&elsewhere, arguments).unwrap();
     first.wait_event("locked").unwrap();
 
-    let error = fixture.try_killer(fixture.config(KillMode::Kill)).map(|_| ()).unwrap_err();
-    assert!(matches!(error, StartError::Lock(LockError::Held { .. })), "{error:?}");
+    let error = fixture.lock().unwrap_err();
+    assert!(matches!(error, LockError::Held { .. }), "{error:?}");
     let message = error.to_string();
     assert!(
         message.contains(&format!("another agent has it, pid {} (workload), started 2", first.pid())),
@@ -50,14 +48,14 @@ fn a_second_killer_is_refused_with_an_error_that_names_the_first() {
     // The dry-run killer works beside it, and so does a killer on another node.
     let (pod, container) = fixture.pod(1);
     let victim = hold_ignoring_sigterm(&container);
-    let mut dry = fixture.try_killer(fixture.config(KillMode::DryRun)).unwrap();
+    let mut dry = fixture.dry_killer();
     assert_eq!(steps(&dry.kill(target(&pod))), ["would signal"]);
     let other = Fixture::new("another");
     drop(other.killer());
     // The lock ends with the process that holds it.
     drop(first);
     let killer = fixture.killer();
-    assert!(fixture.try_killer(fixture.config(KillMode::Kill)).is_err());
+    assert!(fixture.lock().is_err());
     drop(killer);
     drop(fixture.killer());
     fixture.end((victim, dry));

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use eviction_core::progress::KillProgress;
 use eviction_kill::CgroupDirs;
-use eviction_kill::KillMode;
 use eviction_kill::KillTarget;
-use eviction_kill::KillerConfig;
 use tests::cgroup::Group;
 use tests::mounts::Hierarchy;
 use tests::process::{HANG, is_alive};
@@ -24,9 +22,7 @@ fn unified_dirs(group: &Group) -> CgroupDirs {
 }
 
 fn killer(fixture: &Fixture) -> TestKiller {
-    let roots = unified_dirs(fixture.subtree.root());
-    let config = KillerConfig { roots, ..fixture.config(KillMode::Kill) };
-    fixture.try_killer(config).unwrap()
+    fixture.killer_in(unified_dirs(fixture.subtree.root()))
 }
 
 fn with_unified_dirs(pod: &Group, target: KillTarget) -> KillTarget {

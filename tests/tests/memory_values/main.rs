@@ -5,9 +5,11 @@
 mod stale_stat;
 mod working_set;
 
+use std::path::Path;
+
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
-use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
+use eviction_node::cgroup::sampler::{Sampler, max_descriptors};
 use tests::cgroup::{Group, Subtree};
 use tests::node::MIB;
 use tests::workload::Workload;
@@ -24,5 +26,5 @@ fn cache(group: &Group, size: &str) -> Workload {
 fn sampler(subtree: &Subtree) -> Sampler {
     let hierarchies = Hierarchies::discover(&Host::default()).unwrap();
     let root = NodeRoot::resolve(&hierarchies, &subtree.path()).unwrap();
-    Sampler::new(root, &SamplerOptions::default(), |_| false).unwrap()
+    Sampler::new(root, Path::new("/proc"), max_descriptors(), |_| false).unwrap()
 }

@@ -7,7 +7,7 @@ use eviction_bpf::preflight::probe;
 use eviction_node::cgroup::files::Version;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
-use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
+use eviction_node::cgroup::sampler::{Sampler, max_descriptors};
 use eviction_node::proc::meminfo::parse_meminfo;
 use eviction_node::psi::parse_pressure;
 
@@ -34,7 +34,8 @@ fn as_kubelet(root: &NodeRoot) -> (u64, u64) {
 
 #[test]
 fn the_working_set_of_the_machine_is_close_to_the_kubelets_value() {
-    let mut sampler = Sampler::new(root(Path::new("/")), &SamplerOptions::default(), |_| false).unwrap();
+    let mut sampler =
+        Sampler::new(root(Path::new("/")), Path::new("/proc"), max_descriptors(), |_| false).unwrap();
     let (mut usage, mut working_set) = (u64::MAX, u64::MAX);
     // The kubelet's own value may be old, and the machine works between two reads: the nearest pair counts.
     for _ in 0..60 {

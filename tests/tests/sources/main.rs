@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
-use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
+use eviction_node::cgroup::sampler::{Sampler, max_descriptors};
 use tests::cgroup::Subtree;
 use tests::node::MIB;
 use tests::process::HANG;
@@ -34,5 +34,5 @@ fn root(cgroup_root: &Path) -> NodeRoot {
 }
 
 fn sampler(subtree: &Subtree) -> Sampler {
-    Sampler::new(root(&subtree.path()), &SamplerOptions::default(), |_| false).unwrap()
+    Sampler::new(root(&subtree.path()), Path::new("/proc"), max_descriptors(), |_| false).unwrap()
 }

@@ -28,7 +28,7 @@ fn run(command: &str, arguments: &[&str]) {
 }
 
 fn pods(root: &NodeRoot) -> Pods {
-    Pods::find(&Tree::scan(&root.memory, None).unwrap(), |_| false)
+    Pods::find(&Tree::scan(&root.memory).unwrap(), |_| false)
 }
 
 #[test]

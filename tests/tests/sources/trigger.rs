@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use eviction_node::cgroup::files::Version;
 use eviction_node::cgroup::tree::Tree;
-use eviction_node::notify::memory_events::{self, MemoryEvents, Watched};
+use eviction_node::notify::memory_events::{self, MemoryEventsWatch, Watched};
 use eviction_node::notify::psi::PsiTrigger;
 use tests::cgroup::{Group, Subtree};
 use tests::mounts::Hierarchy;
@@ -73,8 +73,8 @@ fn a_reached_memory_limit_is_reported_on_cgroup_v2() {
             assert!(error.to_string().contains("memory.events"), "{error}");
             return;
         }
-        let mut trigger = MemoryEvents::new(Version::V2);
-        trigger.watch(&Tree::scan(&folder, None).unwrap(), Watched::Node).unwrap();
+        let mut trigger = MemoryEventsWatch::new(Version::V2);
+        trigger.watch(&Tree::scan(&folder).unwrap(), Watched::Node).unwrap();
         let mut reader = thrash(subtree.root());
         assert!(is_quiet(trigger.fired()).await, "there is room yet");
         reader.go().unwrap();

@@ -16,7 +16,7 @@ use tonic::client::Grpc;
 use tonic_prost::ProstCodec;
 use tower::service_fn;
 
-use crate::api;
+use crate::api::*;
 
 /// The maximum size of a response in bytes, as in the kubelet's own client.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -84,13 +84,13 @@ pub struct Client {
 }
 
 macro_rules! methods {
-    ($($(#[doc = $doc:literal])+ $name:ident = $service:literal / $method:literal ($request:ident) -> $response:ident;)+) => {
+    ($($(#[doc = $doc:literal])+ $name:ident = $service:literal / $method:literal ($request:ty) -> $response:ty;)+) => {
         impl Client {$(
             $(#[doc = $doc])+
             ///
             /// # Errors
             /// What the runtime answers, or that it does not.
-            pub async fn $name(&self, request: api::$request) -> Result<api::$response, CriError> {
+            pub async fn $name(&self, request: $request) -> Result<$response, CriError> {
                 self.call($method, concat!("/runtime.v1.", $service, "/", $method), request).await
             }
         )+
@@ -113,28 +113,28 @@ macro_rules! methods {
 
 methods! {
     /// Asks which runtime this is.
-    version = "RuntimeService"/"Version"(VersionRequest) -> VersionResponse;
+    version = "RuntimeService"/"Version"(()) -> VersionResponse;
     /// Reads the runtime's state and, if verbose, its configuration.
     status = "RuntimeService"/"Status"(StatusRequest) -> StatusResponse;
     /// Lists the sandboxes of pods.
-    list_pod_sandbox = "RuntimeService"/"ListPodSandbox"(ListPodSandboxRequest) -> ListPodSandboxResponse;
+    list_pod_sandbox = "RuntimeService"/"ListPodSandbox"(()) -> ListPodSandboxResponse;
     /// Reads one sandbox and, if verbose, which image it was made from.
     pod_sandbox_status =
         "RuntimeService"/"PodSandboxStatus"(PodSandboxStatusRequest) -> PodSandboxStatusResponse;
     /// Lists containers in any state.
-    list_containers = "RuntimeService"/"ListContainers"(ListContainersRequest) -> ListContainersResponse;
+    list_containers = "RuntimeService"/"ListContainers"(()) -> ListContainersResponse;
     /// Reads one container.
     container_status = "RuntimeService"/"ContainerStatus"(ContainerStatusRequest) -> ContainerStatusResponse;
     /// Removes a container, also one that runs.
-    remove_container = "RuntimeService"/"RemoveContainer"(RemoveContainerRequest) -> RemoveContainerResponse;
+    remove_container = "RuntimeService"/"RemoveContainer"(RemoveContainerRequest) -> ();
     /// Lists images.
-    list_images = "ImageService"/"ListImages"(ListImagesRequest) -> ListImagesResponse;
+    list_images = "ImageService"/"ListImages"(()) -> ListImagesResponse;
     /// Finds the image that has a name.
     image_status = "ImageService"/"ImageStatus"(ImageStatusRequest) -> ImageStatusResponse;
     /// Removes an image with all its names, also one that is in use.
-    remove_image = "ImageService"/"RemoveImage"(RemoveImageRequest) -> RemoveImageResponse;
+    remove_image = "ImageService"/"RemoveImage"(RemoveImageRequest) -> ();
     /// Reads where images and writable layers are.
-    image_fs_info = "ImageService"/"ImageFsInfo"(ImageFsInfoRequest) -> ImageFsInfoResponse;
+    image_fs_info = "ImageService"/"ImageFsInfo"(()) -> ImageFsInfoResponse;
 }
 
 impl Client {

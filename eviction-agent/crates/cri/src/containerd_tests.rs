@@ -321,9 +321,14 @@ async fn a_real_containerd_loses_only_containers_that_the_kubelet_would_remove()
     }
     let pods = NodePods { uids: ["live".to_owned()].into(), ..NodePods::default() };
     let mut node = Node { root: disk.path(), pods };
+    let before = node.space().unwrap().bytes;
     let report = new_reclaimer(config(&endpoint)).reclaim(order(&mut node, 10_000), &mut node).await;
     assert_eq!((&report.end, report.containers), (&ReclaimEnd::NothingLeft, 2), "{report:?}");
-    assert!(report.freed_bytes >= 16 * MIB && report.images.is_empty(), "{report:?}");
+    assert!(report.images.is_empty(), "{report:?}");
+    // The report may not have all of it: the space of a container that has only just exited appears up to seconds after
+    // its removal.
+    let is_freed = || node.space().is_ok_and(|space| space.bytes >= before + 16 * MIB);
+    tests::process::wait_until("the space of the containers", is_freed).unwrap();
     let mut left: Vec<_> = crate::reclaim::read_containers(&client).await.unwrap();
     left.sort_by_key(|container| container.created_at);
     let states: Vec<_> = left.iter().map(|container| (container.id.as_str(), container.state())).collect();

@@ -38,6 +38,7 @@ pub(crate) struct State {
     pub(crate) sandboxes: Vec<PodSandbox>,
     /// JSON of `info` of each sandbox.
     pub(crate) sandbox_info: String,
+    pub(crate) conditions: Vec<RuntimeCondition>,
     /// JSON of the verbose status.
     pub(crate) config: String,
     /// Bytes that the removal of an image frees, by its id.
@@ -147,7 +148,8 @@ impl State {
             }
             "Status" => {
                 let info = [("config".to_owned(), self.config.clone())].into();
-                StatusResponse { info, ..Default::default() }.encode_to_vec()
+                let status = Some(RuntimeStatus { conditions: self.conditions.clone() });
+                StatusResponse { status, info }.encode_to_vec()
             }
             "ListPodSandbox" => ListPodSandboxResponse { items: self.sandboxes.clone() }.encode_to_vec(),
             "PodSandboxStatus" => {
@@ -167,7 +169,7 @@ impl State {
                 self.calls.retain(|call| call != "RemoveContainer");
                 self.containers.retain(|it| it.id != id);
                 self.space.bytes += self.frees.remove(&id).unwrap_or_default();
-                RemoveContainerResponse {}.encode_to_vec()
+                Vec::new()
             }
             "ListImages" => ListImagesResponse { images: self.images.clone() }.encode_to_vec(),
             "ImageStatus" => {
@@ -185,7 +187,7 @@ impl State {
                 self.calls.retain(|call| call != "RemoveImage");
                 self.images.retain(|it| it.id != id);
                 self.space.bytes += self.frees.remove(&id).unwrap_or_default();
-                RemoveImageResponse {}.encode_to_vec()
+                Vec::new()
             }
             "ImageFsInfo" => {
                 let usage = |mountpoint: &str| FilesystemUsage {

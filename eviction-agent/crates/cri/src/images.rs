@@ -45,6 +45,27 @@ impl ImageHistory {
     fn used(&self, id: &str) -> Option<Duration> {
         self.images.get(id).and_then(|image_use| image_use.used)
     }
+
+    /// Returns the images that may be removed: least recently used first, those never seen in use before all others,
+    /// and the largest first among equals. An image that is not in the history is too young.
+    pub fn removable<'a>(&self, images: &'a [Image], rules: ImageRules<'_>) -> Vec<&'a Image> {
+        let ImageRules { in_use, keep, min_age, now } = rules;
+        let is_old = |image: &Image| self.age(&image.id, now).is_some_and(|age| age >= min_age);
+        let must_stay = |image: &Image| {
+            image.pinned || !is_old(image) || has_name_of(image, in_use) || is_kept(image, keep)
+        };
+        // A runtime may list an image twice, with different names.
+        let mut by_id: BTreeMap<&str, Option<&Image>> = BTreeMap::new();
+        for image in images.iter().filter(|image| !image.id.is_empty()) {
+            let listed = by_id.entry(&image.id).or_insert(Some(image));
+            if must_stay(image) {
+                *listed = None;
+            }
+        }
+        let mut removable: Vec<_> = by_id.into_values().flatten().collect();
+        removable.sort_by_key(|image| (self.used(&image.id), Reverse(image.size), &image.id));
+        removable
+    }
 }
 
 /// The rules for removing images.
@@ -58,30 +79,6 @@ pub struct ImageRules<'a> {
     pub min_age: Duration,
     /// The current time, as in the history.
     pub now: Duration,
-}
-
-/// Returns the images that may be removed: least recently used first, those never seen in use before all
-/// others, and the largest first among equals. An image that is not in the history is too young.
-pub fn removable_images<'a>(
-    images: &'a [Image],
-    history: &ImageHistory,
-    rules: ImageRules<'_>,
-) -> Vec<&'a Image> {
-    let is_old = |image: &Image| history.age(&image.id, rules.now).is_some_and(|age| age >= rules.min_age);
-    let must_stay = |image: &Image| {
-        image.pinned || !is_old(image) || has_name_of(image, rules.in_use) || is_kept(image, rules.keep)
-    };
-    // A runtime may list an image twice, with different names.
-    let mut by_id: BTreeMap<&str, Option<&Image>> = BTreeMap::new();
-    for image in images.iter().filter(|image| !image.id.is_empty()) {
-        let listed = by_id.entry(&image.id).or_insert(Some(image));
-        if must_stay(image) {
-            *listed = None;
-        }
-    }
-    let mut removable: Vec<_> = by_id.into_values().flatten().collect();
-    removable.sort_by_key(|image| (history.used(&image.id), Reverse(image.size), &image.id));
-    removable
 }
 
 /// Returns whether one of the names is that of this image.
@@ -193,12 +190,15 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    fn ids(images: &[&Image]) -> Vec<String> {
-        images.iter().map(|image| image.id.clone()).collect()
-    }
-
-    fn rules<'a>(in_use: &'a ImageNames, keep: &'a [String]) -> ImageRules<'a> {
-        ImageRules { in_use, keep, min_age: Duration::from_secs(120), now: HOUR }
+    /// Returns the ids of the images that may be removed after an hour, if they must be two minutes old.
+    fn removable(
+        images: &[Image],
+        in_use: &ImageNames,
+        history: &ImageHistory,
+        keep: &[String],
+    ) -> Vec<String> {
+        let rules = ImageRules { in_use, keep, min_age: Duration::from_secs(120), now: HOUR };
+        history.removable(images, rules).into_iter().map(|image| image.id.clone()).collect()
     }
 
     fn seen_at_start(images: &[Image]) -> ImageHistory {
@@ -213,8 +213,7 @@ mod tests {
         let mut history = seen_at_start(&images);
         history.observe(Duration::from_secs(60), &images, &names(&["d"]));
         history.observe(Duration::from_secs(90), &images, &names(&["x:2"]));
-        let removable = removable_images(&images, &history, rules(&ImageNames::new(), &[]));
-        assert_eq!(ids(&removable), ["a", "c", "d", "b"]);
+        assert_eq!(removable(&images, &ImageNames::new(), &history, &[]), ["a", "c", "d", "b"]);
     }
 
     #[test]
@@ -237,7 +236,7 @@ mod tests {
         let unseen = [pulled.as_slice(), &[image("unseen", "unseen:1", 1)]].concat();
         let in_use = names(&["aa", "used/by-tag:1", "r/app@sha256:1"]);
         let keep = ["kept.example/*:v*", "short:*"].map(str::to_owned);
-        assert_eq!(ids(&removable_images(&unseen, &history, rules(&in_use, &keep))), ["d"]);
+        assert_eq!(removable(&unseen, &in_use, &history, &keep), ["d"]);
         history.observe(HOUR, &[], &in_use);
         assert_eq!(history, ImageHistory::default(), "images that are gone are forgotten");
     }
@@ -247,7 +246,7 @@ mod tests {
         let images = [image("a", "x:1", 5)];
         let mut history = ImageHistory::default();
         history.observe(HOUR * 2, &images, &ImageNames::new());
-        assert!(removable_images(&images, &history, rules(&ImageNames::new(), &[])).is_empty());
+        assert!(removable(&images, &ImageNames::new(), &history, &[]).is_empty());
     }
 
     #[test]
@@ -318,18 +317,16 @@ mod tests {
                 .collect();
             let mut history = seen_at_start(&images);
             history.observe(Duration::from_secs(9), &images, &used);
-            let removable = removable_images(&images, &history, rules(&in_use, &keep));
-            for image in &removable {
+            let found = removable(&images, &in_use, &history, &keep);
+            for image in images.iter().filter(|image| found.contains(&image.id)) {
                 prop_assert!(!image.pinned && !in_use.contains(&image.id));
                 prop_assert!(!image.repo_tags.iter().any(|tag| in_use.contains(tag)));
                 prop_assert!(!keep.contains(&image.id) && !keep.contains(&"*".to_owned()));
             }
-            let order: Vec<_> = removable.iter().map(|image| used.contains(&image.id)).collect();
+            let order: Vec<_> = found.iter().map(|id| used.contains(id)).collect();
             prop_assert!(order.is_sorted(), "what was never used goes first");
-            let mut unique = ids(&removable);
-            unique.sort();
-            unique.dedup();
-            prop_assert_eq!(unique.len(), removable.len());
+            let unique: BTreeSet<_> = found.iter().collect();
+            prop_assert_eq!(unique.len(), found.len());
         }
 
         #[test]

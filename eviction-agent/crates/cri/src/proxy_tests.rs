@@ -88,9 +88,9 @@ impl Proxied {
 #[tokio::test]
 async fn read_requests_are_answered_by_the_runtime() {
     let proxied = start().await;
-    let version = proxied.client.version(VersionRequest::default()).await.unwrap();
+    let version = proxied.client.version(()).await.unwrap();
     assert_eq!((version.runtime_name.as_str(), version.runtime_version.as_str()), ("fake", "2.1.9"));
-    let images = proxied.client.list_images(ListImagesRequest::default()).await.unwrap().images;
+    let images = proxied.client.list_images(()).await.unwrap().images;
     assert_eq!(images, proxied.runtime.state().images);
     let request = ContainerStatusRequest { container_id: "gone".to_owned(), verbose: false };
     assert!(proxied.client.container_status(request).await.unwrap_err().is_not_found());
@@ -154,8 +154,7 @@ async fn other_methods_and_verbose_status_are_denied() {
     ];
     denied.extend(others.map(str::to_owned));
     for path in denied {
-        let result =
-            proxied.client.call::<_, ()>("any", path.clone().leak(), VersionRequest::default()).await;
+        let result = proxied.client.call::<_, ()>("any", path.clone().leak(), ()).await;
         let (code, message) = refusal(result);
         assert!(code == Code::PermissionDenied && message.ends_with(&path), "{path}: {code} {message}");
     }
@@ -208,10 +207,28 @@ async fn status_contains_only_the_pause_image_of_the_configuration() {
     }
 }
 
+/// `crictl info` refuses a status without them.
+#[tokio::test]
+async fn status_contains_the_conditions_of_the_runtime() {
+    let proxied = start().await;
+    let conditions =
+        [("RuntimeReady", true), ("NetworkReady", false)].map(|(name, status)| RuntimeCondition {
+            r#type: name.to_owned(),
+            status,
+            reason: "Reason".to_owned(),
+            message: "a message".to_owned(),
+        });
+    proxied.runtime.state().conditions = conditions.to_vec();
+    for verbose in [false, true] {
+        let status = proxied.client.status(StatusRequest { verbose }).await.unwrap().status;
+        assert_eq!(status.unwrap().conditions, conditions);
+    }
+}
+
 #[tokio::test]
 async fn without_the_runtime_each_call_fails() {
     let proxied = start().await;
     std::fs::remove_file(proxied.runtime.socket()).unwrap();
-    let (code, message) = refusal(proxied.client.version(VersionRequest::default()).await);
+    let (code, message) = refusal(proxied.client.version(()).await);
     assert!(code == Code::Unavailable && message.contains("connect to the CRI socket"), "{code} {message}");
 }

@@ -11,14 +11,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::api::{
     Container, ContainerState, ContainerStatusRequest, Image, ImageSpec, ImageStatusRequest,
-    ListContainersRequest, ListImagesRequest, ListPodSandboxRequest, RemoveContainerRequest,
-    RemoveImageRequest,
+    RemoveContainerRequest, RemoveImageRequest,
 };
 use crate::client::{Client, CriError, Endpoint};
 use crate::containers::{POD_UID, removable_containers};
 use crate::images::{
     ImageHistory, ImageNames, ImageRules, display_name, full_name, has_name_of, names_of_containers,
-    removable_images,
 };
 use crate::runtime::{answer_within, read_images_of_sandboxes};
 
@@ -239,7 +237,7 @@ impl<N: NodeView> Attempt<'_, N> {
 
     async fn remove_containers(&mut self, client: &Client) -> Result<(), ReclaimEnd> {
         let containers = read_containers(client).await?;
-        let sandboxes = client.list_pod_sandbox(ListPodSandboxRequest::default()).await?.items;
+        let sandboxes = client.list_pod_sandbox(()).await?.items;
         let pods = self.node.pods().ok();
         let uids = pods.as_deref().map(|pods| &pods.uids);
         for container in removable_containers(&containers, &sandboxes, uids) {
@@ -279,10 +277,9 @@ impl<N: NodeView> Attempt<'_, N> {
         self.reclaimer.history.observe(now, &images, &names_of_containers(&containers));
         containers.retain(|container| !self.listed.contains(&container.id));
         let all = used_by_pods.union(&names_of_containers(&containers)).cloned().collect();
-        let config = &self.reclaimer.config;
-        let min_age = config.min_image_age;
-        let rules = ImageRules { in_use: &all, keep: &config.keep_images, min_age, now };
-        for image in removable_images(&images, &self.reclaimer.history, rules) {
+        let Reclaimer { config, history, .. } = &*self.reclaimer;
+        let (keep, min_age) = (&config.keep_images, config.min_image_age);
+        for image in history.removable(&images, ImageRules { in_use: &all, keep, min_age, now }) {
             if self.report.dry_run {
                 self.report.images.push(removed_image(image, 0));
                 continue;
@@ -370,11 +367,11 @@ fn removed_image(image: &Image, freed_bytes: u64) -> RemovedImage {
 }
 
 async fn read_images(client: &Client) -> Result<Vec<Image>, CriError> {
-    Ok(client.list_images(ListImagesRequest::default()).await?.images)
+    Ok(client.list_images(()).await?.images)
 }
 
 pub(crate) async fn read_containers(client: &Client) -> Result<Vec<Container>, CriError> {
-    Ok(client.list_containers(ListContainersRequest::default()).await?.containers)
+    Ok(client.list_containers(()).await?.containers)
 }
 
 /// Returns these names, their full names, and the ids of the images that the runtime finds by them.

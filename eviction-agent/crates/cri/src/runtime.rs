@@ -7,10 +7,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
-use crate::api::{
-    ImageFsInfoRequest, ListPodSandboxRequest, PodSandboxStatusRequest, StatusRequest, StatusResponse,
-    VersionRequest,
-};
+use crate::api::{PodSandboxStatusRequest, StatusRequest, StatusResponse};
 use crate::client::{Client, CriError, Endpoint};
 use crate::images::ImageNames;
 
@@ -34,8 +31,8 @@ pub struct RuntimeInfo {
 pub async fn read_runtime(endpoint: &Endpoint, within: Duration) -> Result<RuntimeInfo, CriError> {
     let read = async {
         let client = Client::connect(endpoint).await?;
-        let version = client.version(VersionRequest::default()).await?;
-        let info = client.image_fs_info(ImageFsInfoRequest {}).await?;
+        let version = client.version(()).await?;
+        let info = client.image_fs_info(()).await?;
         let paths = |usages: Vec<crate::api::FilesystemUsage>| {
             usages.into_iter().filter_map(|usage| Some(usage.fs_id?.mountpoint.into())).collect()
         };
@@ -64,7 +61,7 @@ pub(crate) async fn answer_within<T>(
 pub(crate) async fn read_images_of_sandboxes(client: &Client) -> Result<ImageNames, CriError> {
     let status = client.status(StatusRequest { verbose: true }).await?;
     let mut names: ImageNames = sandbox_image(&status).into_iter().collect();
-    for sandbox in client.list_pod_sandbox(ListPodSandboxRequest::default()).await?.items {
+    for sandbox in client.list_pod_sandbox(()).await?.items {
         let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox.id, verbose: true };
         match client.pod_sandbox_status(request).await {
             Ok(status) => names.extend(text_of(&status.info, "info", "image")),

@@ -6,7 +6,6 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, Stat, fstat, open, openat};
 use rustix::io::Errno;
-use thiserror::Error;
 
 /// The directories of one cgroup, one for each of its hierarchies. In cgroup v2 they are all the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,9 +24,10 @@ pub struct CgroupDirs {
     pub unified: Option<PathBuf>,
 }
 
-/// The node's root cgroup in each hierarchy.
+/// The directories of the node's root cgroup. They stay open, so that a removed cgroup of a pod can be told from a
+/// root that is gone, and a kill opens no more than the pod's directories.
 #[derive(Debug)]
-pub(super) struct CgroupScope {
+pub struct CgroupScope {
     memory: Root,
     pids: Option<Root>,
     freezer: Option<Root>,
@@ -38,47 +38,45 @@ pub(super) struct CgroupScope {
 struct Root {
     path: PathBuf,
     dir: OwnedFd,
-    device: u64,
-}
-
-/// Why a directory is outside the scope.
-#[derive(Debug, Error)]
-pub(super) enum OutOfScope {
-    #[error("the pod's cgroup was removed")]
-    Removed,
-    #[error("cgroup {} does not lie below the node's root {}", path.display(), root.display())]
-    Outside { path: PathBuf, root: PathBuf },
-    #[error("open cgroup {}", path.display())]
-    Unopenable { path: PathBuf, source: Errno },
-    #[error("cgroup {} was replaced after the decision: id {found} instead of {expected}", path.display())]
-    Replaced { path: PathBuf, expected: u64, found: u64 },
+    stat: Stat,
 }
 
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl Root {
-    fn open(path: &Path) -> Result<Self, OutOfScope> {
-        let fail = |source| OutOfScope::Unopenable { path: path.to_owned(), source };
-        // The mount point itself may be a link, as cpu is to cpu,cpuacct.
-        let dir = open(path, DIR.difference(OFlags::NOFOLLOW), Mode::empty()).map_err(fail)?;
-        let device = fstat(&dir).map_err(fail)?.st_dev;
-        Ok(Self { path: path.to_owned(), dir, device })
+    fn open(path: &Path) -> Result<Self, String> {
+        let opened = || {
+            // The mount point itself may be a link, as cpu is to cpu,cpuacct.
+            let dir = open(path, DIR.difference(OFlags::NOFOLLOW), Mode::empty())?;
+            let stat = fstat(&dir)?;
+            Ok(Self { path: path.to_owned(), dir, stat })
+        };
+        opened().map_err(|error| unopenable(path, error))
     }
 
-    fn open_below(&self, path: &Path) -> Result<(OwnedFd, Stat), OutOfScope> {
-        let fail = |source| match source {
-            Errno::NOENT | Errno::NODEV => OutOfScope::Removed,
-            source => OutOfScope::Unopenable { path: path.to_owned(), source },
+    /// Opens a directory below the root. Returns `None` if the cgroup is removed.
+    fn open_below(&self, path: &Path) -> Result<Option<(OwnedFd, Stat)>, String> {
+        let outside = || {
+            format!("cgroup {} does not lie below the node's root {}", path.display(), self.path.display())
         };
-        let outside = || OutOfScope::Outside { path: path.to_owned(), root: self.path.clone() };
         let relative = strictly_below(&self.path, path).ok_or_else(outside)?;
-        let dir = openat(&self.dir, relative, DIR, Mode::empty()).map_err(fail)?;
-        let stat = fstat(&dir).map_err(fail)?;
-        if stat.st_dev != self.device {
-            return Err(outside());
+        let opened = || {
+            let dir = openat(&self.dir, relative, DIR, Mode::empty())?;
+            let stat = fstat(&dir)?;
+            Ok((dir, stat))
+        };
+        match opened() {
+            // Another file system is mounted there.
+            Ok((_, stat)) if stat.st_dev != self.stat.st_dev => Err(outside()),
+            Ok(opened) => Ok(Some(opened)),
+            Err(Errno::NOENT | Errno::NODEV) => Ok(None),
+            Err(error) => Err(unopenable(path, error)),
         }
-        Ok((dir, stat))
     }
+}
+
+fn unopenable(path: &Path, error: Errno) -> String {
+    format!("open cgroup {}: {error}", path.display())
 }
 
 /// Returns the path from `root` to `path`, if `path` is below `root`. Compares whole components: `pod10` is
@@ -107,7 +105,10 @@ pub(super) struct PinnedCgroup {
 
 impl CgroupScope {
     /// Opens the node's root in each hierarchy that it has.
-    pub(super) fn open(roots: &CgroupDirs) -> Result<Self, OutOfScope> {
+    ///
+    /// # Errors
+    /// If one cannot be opened.
+    pub fn open(roots: &CgroupDirs) -> Result<Self, String> {
         let CgroupDirs { id: _, memory, pids, freezer, unified } = roots;
         let open = |path: &Option<PathBuf>| path.as_deref().map(Root::open).transpose();
         Ok(Self {
@@ -118,39 +119,47 @@ impl CgroupScope {
         })
     }
 
-    /// Pins a cgroup. Only its directory in the hierarchy of the memory controller must exist.
-    pub(super) fn pin(&self, dirs: &CgroupDirs) -> Result<PinnedCgroup, OutOfScope> {
+    /// Returns the cgroup id of the node's root.
+    pub(super) fn id(&self) -> u64 {
+        self.memory.stat.st_ino
+    }
+
+    /// Pins a cgroup. Only its directory in the hierarchy of the memory controller must exist. Returns `None` if it
+    /// is removed.
+    ///
+    /// # Errors
+    /// Why the directories are not those of the cgroup that the decision was about.
+    pub(super) fn pin(&self, dirs: &CgroupDirs) -> Result<Option<PinnedCgroup>, String> {
         let CgroupDirs { id, memory, pids, freezer, unified } = dirs;
-        let (dir, stat) = self.memory.open_below(memory)?;
+        let Some((dir, stat)) = self.memory.open_below(memory)? else { return Ok(None) };
         let found = stat.st_ino;
         if let Some(expected) = id.filter(|expected| *expected != found) {
-            let path = memory.clone();
-            return Err(OutOfScope::Replaced { path, expected, found });
+            let path = memory.display();
+            return Err(format!(
+                "cgroup {path} was replaced after the decision: id {found} instead of {expected}"
+            ));
         }
-        let pin_other = |root: &Option<Root>, path: &Option<PathBuf>| {
-            let (root, path) = (root.as_ref()?, path.as_ref()?);
-            match root.open_below(path) {
-                Ok((dir, stat)) => Some(Ok((dir, stat, path.clone()))),
-                Err(OutOfScope::Removed) => None,
-                Err(error) => Some(Err(error)),
-            }
+        let open_other = |root: &Option<Root>, path: &Option<PathBuf>| {
+            let (Some(root), Some(path)) = (root, path) else { return Ok(None) };
+            let opened = root.open_below(path)?;
+            Ok::<_, String>(opened.map(|(dir, stat)| (dir, stat, path.clone())))
         };
         let is_same = |other: &Stat| other.st_dev == stat.st_dev && other.st_ino == found;
-        let unified = pin_other(&self.unified, unified).transpose()?;
+        let unified = open_other(&self.unified, unified)?;
         let is_unified = unified.as_ref().is_some_and(|(_, stat, _)| is_same(stat));
-        let pids = pin_other(&self.pids, pids).transpose()?;
-        let freezer = pin_other(&self.freezer, freezer).transpose()?;
+        let pids = open_other(&self.pids, pids)?;
+        let freezer = open_other(&self.freezer, freezer)?;
         let unified_freezer = || {
             let (dir, _, path) = unified.as_ref()?;
             Some((dir.as_fd().try_clone_to_owned().ok()?, path.clone()))
         };
-        Ok(PinnedCgroup {
+        Ok(Some(PinnedCgroup {
             path: memory.clone(),
             memory: dir,
             is_unified,
             pids: pids.map(|(dir, _, path)| (dir, path)),
             freezer: freezer.map(|(dir, _, path)| (dir, path)).or_else(unified_freezer),
-        })
+        }))
     }
 }
 
@@ -159,7 +168,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use eviction_core::error::chain;
 
     fn below(root: &str, path: &str) -> bool {
         strictly_below(Path::new(root), Path::new(path)).is_some()
@@ -190,14 +198,14 @@ mod tests {
         std::os::unix::fs::symlink(folder.path().join("elsewhere"), root.join("link")).unwrap();
         let dirs = |path: PathBuf| CgroupDirs { memory: path, ..CgroupDirs::default() };
         let scope = CgroupScope::open(&dirs(root.clone())).unwrap();
-        let pod = scope.pin(&dirs(root.join("pod1"))).unwrap();
+        let pod = scope.pin(&dirs(root.join("pod1"))).unwrap().unwrap();
         assert!(!pod.is_unified);
         let id = fstat(&pod.memory).unwrap().st_ino;
         let pinned = |path: &str, id: Option<u64>| {
             let result = scope.pin(&CgroupDirs { id, ..dirs(folder.path().join(path)) });
-            result.map(|_| ()).map_err(|error| chain(&error))
+            result.map(|pinned| pinned.is_some())
         };
-        assert_eq!(pinned("root/pod1", Some(id)), Ok(()));
+        assert_eq!(pinned("root/pod1", Some(id)), Ok(true));
         let error = pinned("root/pod10", Some(id)).unwrap_err();
         assert!(error.contains("was replaced after the decision"), "{error}");
         for path in ["elsewhere", "root", "root/pod1/../../elsewhere"] {
@@ -206,7 +214,9 @@ mod tests {
         }
         let error = pinned("root/link", None).unwrap_err();
         assert!(error.contains("open cgroup"), "{error}");
-        assert_eq!(pinned("root/absent", None).unwrap_err(), "the pod's cgroup was removed");
+        assert_eq!(pinned("root/absent", None), Ok(false));
+        let error = CgroupScope::open(&dirs(root.join("absent"))).unwrap_err();
+        assert!(error.contains("absent: No such file"), "a root that is missing is no removed pod: {error}");
     }
 
     proptest! {

@@ -232,8 +232,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::CgroupDirs;
-    use crate::cgroup_scope::CgroupScope;
+    use crate::{CgroupDirs, CgroupScope};
 
     const MIB: u64 = 1 << 20;
 
@@ -266,7 +265,7 @@ mod tests {
                 CgroupDirs { memory: path.to_owned(), unified, ..CgroupDirs::default() }
             };
             let scope = CgroupScope::open(&dirs(self.folder.path())).unwrap();
-            let pinned = scope.pin(&dirs(&self.folder.path().join("pod"))).unwrap();
+            let pinned = scope.pin(&dirs(&self.folder.path().join("pod"))).unwrap().unwrap();
             Growth::start(&[pinned], 16 * MIB, &mut self.processes)
         }
 

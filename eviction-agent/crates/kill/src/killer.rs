@@ -2,19 +2,18 @@
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd as _;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use thiserror::Error;
 use tokio::sync::mpsc;
 
 use super::cgroup_procs::CgroupProcesses;
-use super::cgroup_scope::{CgroupDirs, CgroupScope, OutOfScope, PinnedCgroup};
+use super::cgroup_scope::{CgroupDirs, CgroupScope, PinnedCgroup};
 use super::job::{Job, KillTarget};
 use super::kill_worker::{Command, KillWorker};
 use super::mrelease::{MreleaseResult, MreleaseWorker};
-use super::node_lock::{LockError, NodeLock};
+use super::node_lock::NodeLock;
 use super::scoped_write::{ScopedWrite, UndoLog};
 use eviction_core::error::chain;
 use eviction_core::progress::{KillRejection, KillUpdate};
@@ -22,59 +21,8 @@ use eviction_core::progress::{KillRejection, KillUpdate};
 /// The prefix of the undo log's file name. The id of the node's root cgroup follows.
 pub const UNDO_LOG: &str = "holds-";
 
-/// The actions that a killer may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KillMode {
-    /// Only reports what it would do.
-    DryRun,
-    /// Terminates processes.
-    Kill,
-}
-
-/// The configuration of a killer.
-#[derive(Clone, Debug)]
-pub struct KillerConfig {
-    /// The actions that it may take.
-    pub mode: KillMode,
-    /// The node's root cgroup in each hierarchy. The killer does not change anything outside it.
-    pub roots: CgroupDirs,
-    /// How long processes may take to end after SIGKILL before they are reported as remaining.
-    pub kill_wait: Duration,
-    /// The directory for the undo log, which the next agent needs if this one is killed. It should outlive
-    /// the agent's container. If it is not writable, a warning is logged.
-    pub run_dir: PathBuf,
-}
-
-impl KillerConfig {
-    /// Returns the default settings.
-    pub fn new(mode: KillMode, roots: CgroupDirs) -> Self {
-        Self { mode, roots, kill_wait: Duration::from_secs(30), run_dir: "/run/eviction-agent".into() }
-    }
-}
-
-/// Why a killer cannot be created.
-#[derive(Debug, Error)]
-pub enum StartError {
-    /// A directory of the node's root cannot be opened.
-    #[error("{0}")]
-    Root(String),
-    /// Another agent acts on this node, or the lock cannot be checked.
-    #[error(transparent)]
-    Lock(#[from] LockError),
-    /// A thread cannot be started.
-    #[error("start the thread that finishes kills")]
-    Thread(#[source] std::io::Error),
-}
-
-impl StartError {
-    /// Returns advice on how to fix the error.
-    pub fn help(&self) -> Option<&'static str> {
-        match self {
-            Self::Lock(error) => error.help(),
-            Self::Root(_) | Self::Thread(_) => None,
-        }
-    }
-}
+/// How long processes may take to end after SIGKILL before they are reported as remaining.
+const KILL_WAIT: Duration = Duration::from_secs(30);
 
 /// The maximum number of processes to which the control loop sends the first signals itself. For more
 /// processes, the worker thread sends them: each signal takes some microseconds.
@@ -90,50 +38,50 @@ pub struct FrozenPod {
 /// Terminates the processes of pods. Belongs to one thread; its work on that thread is short.
 #[derive(Debug)]
 pub struct Killer {
-    mode: KillMode,
-    kill_wait: Duration,
+    /// How long processes may take to end after SIGKILL before they are reported as remaining.
+    pub kill_wait: Duration,
     scope: CgroupScope,
     log: Arc<UndoLog>,
     processes: CgroupProcesses,
     worker: KillWorker,
-    _lock: Option<NodeLock>,
+    /// Without it, this is a dry run. Dropped last: until the worker thread has ended, no other agent may act.
+    lock: Option<NodeLock>,
 }
 
 impl Killer {
-    /// Creates a killer. [`KillMode::Kill`] takes the node's lock and undoes the changes that a killed agent
-    /// has left behind. Updates are sent to `updates`, in order for each decision. If the receiver is
+    /// Creates a killer that changes nothing outside of `scope`. With `lock`, the lock of the node whose root cgroup
+    /// this is, it kills, after it has undone the changes that a killed agent has left behind. Without, it only
+    /// reports what it would do. Updates are sent to `updates`, in order for each decision. If the receiver is
     /// dropped, the kills continue.
     ///
-    /// `on_mrelease` is called, on threads of the killer, with the result of the memory release for each
-    /// killed process.
+    /// `run_dir` is the directory for the undo log, which the next agent needs if this one is killed. It should
+    /// outlive the agent's container. If it is not writable, a warning is logged. `on_mrelease` is called, on threads
+    /// of the killer, with the result of the memory release for each killed process.
     ///
     /// # Errors
-    /// See [`StartError`].
+    /// If a thread cannot be started.
     pub fn new(
-        config: KillerConfig,
+        scope: CgroupScope,
+        lock: Option<NodeLock>,
+        run_dir: &Path,
         updates: mpsc::Sender<KillUpdate>,
         on_mrelease: impl Fn(MreleaseResult) + Send + Sync + 'static,
-    ) -> Result<Self, StartError> {
-        let KillerConfig { mode, roots, kill_wait, run_dir } = config;
-        let scope = CgroupScope::open(&roots).map_err(|error| StartError::Root(chain(&error)))?;
-        let (lock, log) = match mode {
-            KillMode::DryRun => (None, UndoLog::default()),
-            KillMode::Kill => {
-                let lock = NodeLock::acquire(&roots.memory)?;
-                let log = run_dir.join(format!("{UNDO_LOG}{}", lock.id()));
-                (Some(lock), open_log(&log))
-            }
-        };
-        let mrelease = MreleaseWorker::start(Arc::new(on_mrelease)).map_err(StartError::Thread)?;
+    ) -> std::io::Result<Self> {
+        debug_assert!(lock.as_ref().is_none_or(|lock| lock.id() == scope.id()), "the lock of another node");
+        let log = lock.as_ref().map(|lock| open_log(&run_dir.join(format!("{UNDO_LOG}{}", lock.id()))));
+        let mrelease = MreleaseWorker::start(Arc::new(on_mrelease))?;
         Ok(Self {
-            mode,
-            kill_wait,
+            kill_wait: KILL_WAIT,
             scope,
-            log: Arc::new(log),
+            log: Arc::new(log.unwrap_or_default()),
             processes: CgroupProcesses::new(),
-            worker: KillWorker::start(updates, mrelease).map_err(StartError::Thread)?,
-            _lock: lock,
+            worker: KillWorker::start(updates, mrelease)?,
+            lock,
         })
+    }
+
+    fn is_dry(&self) -> bool {
+        self.lock.is_none()
     }
 
     /// Starts to terminate the processes of a pod. For a hard threshold the first signals have been sent on
@@ -148,7 +96,7 @@ impl Killer {
             self.log.clear();
         }
         let groups = self.pin(&target.groups)?;
-        let is_dry = self.mode == KillMode::DryRun;
+        let is_dry = self.is_dry();
         let mut job = Job::new(target, groups, self.kill_wait, is_dry, Arc::clone(&self.log));
         let processes = self.count(&job.victim.groups)?;
         if target.hard && !is_dry && processes <= MAX_IMMEDIATE_SIGNALS {
@@ -192,7 +140,7 @@ impl Killer {
         for group in &groups {
             let (dir, path) =
                 group.freezer.as_ref().ok_or_else(|| broken("the pod has no freezer".into()))?;
-            if self.mode == KillMode::DryRun {
+            if self.is_dry() {
                 continue;
             }
             match ScopedWrite::freeze(dir.as_fd(), path, &self.log) {
@@ -201,7 +149,7 @@ impl Killer {
                 Err(error) => return Err(broken(chain(&error))),
             }
         }
-        Ok((self.mode == KillMode::Kill).then_some(FrozenPod { _holds: holds }))
+        Ok((!self.is_dry()).then_some(FrozenPod { _holds: holds }))
     }
 
     /// Ends the work on all pods and leaves their processes as they are. The last update of each pod is
@@ -219,11 +167,8 @@ impl Killer {
     fn pin(&self, dirs: &[CgroupDirs]) -> Result<Vec<PinnedCgroup>, KillRejection> {
         let mut groups = Vec::with_capacity(dirs.len());
         for dirs in dirs {
-            match self.scope.pin(dirs) {
-                Ok(group) => groups.push(group),
-                Err(OutOfScope::Removed) => {}
-                Err(error) => return Err(KillRejection::NotAPod { what: chain(&error) }),
-            }
+            let group = self.scope.pin(dirs).map_err(|what| KillRejection::NotAPod { what })?;
+            groups.extend(group);
         }
         match groups.is_empty() {
             true => Err(KillRejection::Empty),
@@ -263,7 +208,7 @@ impl Killer {
 ///
 /// # Errors
 /// If the log cannot be read, or something could not be undone. Then the log stays.
-pub fn undo(path: &std::path::Path) -> std::io::Result<u32> {
+pub fn undo(path: &Path) -> std::io::Result<u32> {
     let (log, undone) = UndoLog::open(path)?;
     if log.has_pending() {
         return Err(std::io::Error::other("not every change in it can be undone"));
@@ -271,7 +216,7 @@ pub fn undo(path: &std::path::Path) -> std::io::Result<u32> {
     Ok(undone)
 }
 
-fn open_log(path: &std::path::Path) -> UndoLog {
+fn open_log(path: &Path) -> UndoLog {
     match UndoLog::open(path) {
         Ok((log, 0)) => log,
         Ok((log, groups)) => {
@@ -315,10 +260,10 @@ mod tests {
             std::fs::write(root.join(group).join("cgroup.procs"), text).unwrap();
         }
         let dirs = |path: &Path| CgroupDirs { memory: path.to_owned(), ..CgroupDirs::default() };
-        let mut config = KillerConfig::new(KillMode::Kill, dirs(&root));
-        config.run_dir = folder.path().join("run");
+        let lock = NodeLock::acquire(&root).unwrap();
+        let scope = CgroupScope::open(&dirs(&root)).unwrap();
         let (sender, updates) = mpsc::channel(8);
-        let killer = Killer::new(config, sender, |_| {}).unwrap();
+        let killer = Killer::new(scope, Some(lock), &folder.path().join("run"), sender, |_| {}).unwrap();
         let pod = PodName { uid: "uid".into(), namespace: "default".into(), name: "pod".into() };
         let target = KillTarget {
             decision: 1,
@@ -356,6 +301,22 @@ mod tests {
         assert!(matches!(killer.begin(&target), Err(KillRejection::Broken { .. })));
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
+    }
+
+    #[test]
+    fn the_lock_is_held_until_the_worker_thread_has_ended() {
+        // The thread ends within microseconds: many attempts, so that one sees a lock that is released before.
+        for _ in 0..50 {
+            let (killer, _target, mut updates, folder) = killer(&[("pod", "")], &[]);
+            let root = folder.path().join("node");
+            assert!(NodeLock::acquire(&root).is_err());
+            let dropper = std::thread::spawn(move || drop(killer));
+            while NodeLock::acquire(&root).is_err() {
+                std::hint::spin_loop();
+            }
+            assert_eq!(updates.try_recv(), Err(mpsc::error::TryRecvError::Disconnected));
+            dropper.join().unwrap();
+        }
     }
 
     #[test]

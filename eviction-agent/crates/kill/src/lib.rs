@@ -18,8 +18,8 @@ mod pod_processes;
 mod scoped_write;
 mod thread;
 
-pub use cgroup_scope::CgroupDirs;
+pub use cgroup_scope::{CgroupDirs, CgroupScope};
 pub use job::KillTarget;
-pub use killer::{FrozenPod, KillMode, Killer, KillerConfig, StartError, UNDO_LOG, undo};
+pub use killer::{FrozenPod, Killer, UNDO_LOG, undo};
 pub use mrelease::MreleaseResult;
 pub use node_lock::{LockError, NodeLock};

@@ -1,6 +1,7 @@
 //! The processes of one pod: which signals they got, and the temporary changes to their cgroups.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use super::cgroup_procs::{CgroupProcesses, file_contains, has_event, read_short_
 use super::cgroup_scope::PinnedCgroup;
 use super::scoped_write::{ScopedWrite, ScopedWriteError, UndoLog};
 use super::thread::now_ns;
-use eviction_core::progress::{KillProgress, Signalled, UnkillableProcess, UnkillableReason};
+use eviction_core::progress::{KillProgress, Signalled, UnkillableReason};
 
 /// How long tasks may take to freeze. After that they are signalled even if not frozen.
 const FREEZE_TIMEOUT: Duration = Duration::from_millis(50);
@@ -177,7 +178,7 @@ impl PodProcesses {
 
     /// Returns the remaining processes as [`KillProgress::ProcessesRemaining`].
     pub(super) fn remaining(&self, processes: &mut CgroupProcesses) -> KillProgress {
-        let mut remaining: Vec<UnkillableProcess> = Vec::new();
+        let mut remaining = BTreeMap::new();
         let mut unreachable = 0;
         let mut unreadable_groups = 0;
         for group in &self.groups {
@@ -185,14 +186,13 @@ impl PodProcesses {
             let killed = &self.killed;
             remaining.extend(processes.pids.iter().map(|pid| {
                 let is_denied = killed.binary_search(pid).is_err();
-                unkillable_process(*pid, is_denied, group)
+                (*pid, unkillable_reason(*pid, is_denied, group))
             }));
             unreachable += processes.unreachable;
             // Not listed any more, but not ended.
             unreachable += u32::from(processes.is_empty() && group.is_exiting());
             unreadable_groups += processes.unreadable_groups;
         }
-        remaining.sort_unstable_by_key(|process| process.pid);
         KillProgress::ProcessesRemaining { processes: remaining, unreachable, unreadable_groups }
     }
 
@@ -257,19 +257,18 @@ impl PinnedCgroup {
     }
 }
 
-/// Returns a process that remains after SIGKILL, with the reason. `is_denied`: no signal could be sent to it.
-fn unkillable_process(pid: u32, is_denied: bool, group: &PinnedCgroup) -> UnkillableProcess {
+/// Returns why a process remains after SIGKILL. `is_denied`: no signal could be sent to it.
+fn unkillable_reason(pid: u32, is_denied: bool, group: &PinnedCgroup) -> UnkillableReason {
     let id = i32::try_from(pid).unwrap_or(i32::MAX);
     let stat = Process::new(id).and_then(|process| process.stat());
-    let why = match stat {
+    match stat {
         Ok(stat) if stat.flags & StatFlags::PF_KTHREAD.bits() != 0 => UnkillableReason::KernelThread,
         Ok(_) if is_denied => UnkillableReason::Denied,
         Ok(stat) if stat.state == 'Z' => UnkillableReason::Zombie,
         Ok(_) if is_frozen_above(group) => UnkillableReason::Frozen,
         Ok(stat) if stat.state == 'D' => UnkillableReason::Uninterruptible,
         Ok(_) | Err(_) => UnkillableReason::Running,
-    };
-    UnkillableProcess { pid, why }
+    }
 }
 
 /// cgroup v1: whether the pod's cgroup is frozen because an ancestor is.

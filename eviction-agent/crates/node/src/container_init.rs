@@ -56,17 +56,11 @@ struct TrackedContainer {
     /// Whether other containers of the pod have names. Then a container without one is the sandbox.
     siblings_named: bool,
     group: PathBuf,
-    init: Option<InitProcess>,
+    /// The init process as it was when it was found.
+    init: Option<Process>,
     /// The descriptor of the init process.
     handle: Option<ProcessHandle>,
     ended: bool,
-}
-
-/// Identifies an init process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct InitProcess {
-    pid: u32,
-    started: u64,
 }
 
 impl ContainerInitTracker {
@@ -186,7 +180,7 @@ impl TrackedContainer {
         }
         // The descriptor is opened before the process is read, so that both are about the same process.
         let handle = may_keep.then(|| ProcessHandle::open(init.pid)).flatten();
-        let ended = init.has_ended(proc);
+        let ended = has_ended(proc, init);
         self.handle = handle.filter(|_| ended.is_none());
         ended
     }
@@ -212,42 +206,29 @@ impl TrackedContainer {
     }
 }
 
-impl InitProcess {
-    /// Returns `Some` if the process has ended, with what the kernel still shows of it.
-    fn has_ended(self, proc: &Path) -> Option<Option<Process>> {
-        match Process::read(proc, self.pid) {
-            Ok(process) if process.started != self.started => Some(None),
-            Ok(process) => process.ended.map(|_| Some(process)),
-            Err(why) => is_missing(why).then_some(None),
-        }
+/// Returns `Some` if the process has ended, with what the kernel still shows of it.
+fn has_ended(proc: &Path, init: Process) -> Option<Option<Process>> {
+    match Process::read(proc, init.pid) {
+        Ok(process) if process.started != init.started => Some(None),
+        Ok(process) => process.ended.map(|_| Some(process)),
+        Err(why) => is_missing(why).then_some(None),
     }
 }
 
 /// Finds the init process of a cgroup with at most `most` processes, if everything that is needed can be read.
 /// With `among`, only if that process is still in the cgroup.
-fn find_init(proc: &Path, group: &Path, most: usize, among: Option<u32>) -> Option<InitProcess> {
+fn find_init(proc: &Path, group: &Path, most: usize, among: Option<u32>) -> Option<Process> {
     let mut pids = read_processes(group).ok()?;
     pids.sort_unstable();
     let has = |pid: u32| pids.binary_search(&pid).is_ok();
     if pids.len() > most || has(0) || among.is_some_and(|pid| !has(pid)) {
         return None;
     }
-    let mut oldest = None;
-    for &pid in &pids {
-        match Process::read(proc, pid) {
-            Ok(process) if !has(process.parent) => {
-                let init = InitProcess { pid, started: process.started };
-                let is_older = |other: &InitProcess| (init.started, init.pid) < (other.started, other.pid);
-                if oldest.as_ref().is_none_or(is_older) {
-                    oldest = Some(init);
-                }
-            }
-            Ok(_) => {}
-            // A process that ended meanwhile may have been the init process.
-            Err(_) => return None,
-        }
-    }
-    oldest
+    // A process that ended meanwhile may have been the init process.
+    let processes: Vec<_> =
+        pids.iter().map(|pid| Process::read(proc, *pid)).collect::<Result<_, _>>().ok()?;
+    let inits = processes.into_iter().filter(|process| !has(process.parent));
+    inits.min_by_key(|process| (process.started, process.pid))
 }
 
 #[cfg(test)]
@@ -289,7 +270,7 @@ mod tests {
         // An exec'd shell is younger, a child of the main process has a lower id.
         let fake = FakeProc::new(&[(5, 40, 110), (40, 3, 100), (60, 3, 105)]);
         let init = find_init(fake.path(), fake.path(), MAX_PROCESSES, None);
-        assert_eq!(init, Some(InitProcess { pid: 40, started: 100 }));
+        assert_eq!(init, Some(Process { pid: 40, parent: 3, started: 100, ended: None }));
         assert_eq!(find_init(fake.path(), fake.path(), MAX_PROCESSES, Some(5)), init);
         let absent = find_init(fake.path(), fake.path(), MAX_PROCESSES, Some(7));
         assert_eq!(absent, None, "it left the group already");
@@ -309,13 +290,13 @@ mod tests {
     #[test]
     fn missing_zombie_or_replaced_process_has_ended() {
         let fake = FakeProc::new(&[(40, 3, 100)]);
-        let init = InitProcess { pid: 40, started: 100 };
-        assert_eq!(init.has_ended(fake.path()), None);
+        let init = Process::read(fake.path(), 40).unwrap();
+        assert_eq!(has_ended(fake.path(), init), None);
         fake.write_process(40, 3, 'Z', 100);
-        assert_eq!(init.has_ended(fake.path()).unwrap().unwrap().exit(), (None, Some(9)));
+        assert_eq!(has_ended(fake.path(), init).unwrap().unwrap().exit(), (None, Some(9)));
         fake.write_process(40, 3, 'S', 900);
-        assert_eq!(init.has_ended(fake.path()), Some(None), "the id is used again");
+        assert_eq!(has_ended(fake.path(), init), Some(None), "the id is used again");
         std::fs::remove_dir_all(fake.path().join("40")).unwrap();
-        assert_eq!(init.has_ended(fake.path()), Some(None));
+        assert_eq!(has_ended(fake.path(), init), Some(None));
     }
 }

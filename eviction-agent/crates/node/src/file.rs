@@ -92,6 +92,15 @@ impl FileError {
     pub(crate) fn new(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self { what: what.into(), source: source.into() }
     }
+
+    /// Returns the error of a file that could not be read.
+    pub(crate) fn unreadable(path: &Path, why: UnknownReason) -> Self {
+        let source = match why {
+            UnknownReason::Unreadable(errno) => io::Error::from_raw_os_error(errno),
+            why => io::Error::other(ReasonText(why).to_string()),
+        };
+        Self::new(format!("cannot read {}", path.display()), source)
+    }
 }
 
 /// Returns the reason for an error number.

@@ -95,9 +95,9 @@ impl MountInfo {
         self.options.iter().any(|options| split_options(options).any(|option| option == b"ro"))
     }
 
-    /// Returns whether the file system has this option. Those of a cgroup v1 include its controllers.
-    pub(crate) fn has_super_option(&self, name: &str) -> bool {
-        split_options(&self.options[1]).any(|option| option == name.as_bytes())
+    /// Returns the options of the file system. Those of a cgroup v1 include its controllers.
+    pub(crate) fn super_options(&self) -> impl Iterator<Item = &[u8]> {
+        split_options(&self.options[1])
     }
 
     /// Returns whether statfs on it may wait for a server or for another process.

@@ -10,9 +10,8 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use thiserror::Error;
-
 use crate::backend::BackendInfo;
+use crate::file::FileError;
 use crate::file_watch::FileWatch;
 
 /// The largest file that is read, in bytes. A larger file is refused.
@@ -27,28 +26,6 @@ const EVENT_DELAY: Duration = Duration::from_millis(5);
 /// The read interval without events.
 const INTERVAL_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
 
-/// An error of the pods file.
-#[derive(Debug, Error)]
-pub enum PodsFileError {
-    /// The file cannot be read, or is larger than [`LARGEST`].
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// The content cannot be parsed.
-    #[error("cannot understand {}: {cause}", path.display())]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with the content.
-        cause: String,
-    },
-}
-
 type Parse<T> = fn(&[u8]) -> Result<T, String>;
 
 /// Watches a file. Needs a tokio runtime with IO and time.
@@ -62,7 +39,10 @@ pub struct PodsFile<T> {
 
 impl<T: Send + 'static> PodsFile<T> {
     /// Reads the file, which must be valid this first time, and begins to watch it.
-    pub fn open(path: &Path, parse: Parse<T>) -> Result<(Self, T), PodsFileError> {
+    ///
+    /// # Errors
+    /// If the file cannot be read or parsed, or is larger than [`LARGEST`].
+    pub fn open(path: &Path, parse: Parse<T>) -> Result<(Self, T), FileError> {
         // Events first, so that a change after the first read is reported.
         let watch = FileWatch::of(Some(path), EVENT_DELAY);
         let (state, text) = read(path);
@@ -74,7 +54,7 @@ impl<T: Send + 'static> PodsFile<T> {
     ///
     /// # Errors
     /// If the file cannot be used; the last good content stays. Reported once for each change of the file.
-    pub async fn changed(&mut self) -> Result<T, PodsFileError> {
+    pub async fn changed(&mut self) -> Result<T, FileError> {
         loop {
             let (path, parse, before) = (self.path.clone(), self.parse, self.state);
             let read = move || {
@@ -87,9 +67,7 @@ impl<T: Send + 'static> PodsFile<T> {
                     self.state = state;
                     content
                 }
-                Err(error) => {
-                    Some(Err(PodsFileError::Read { path: self.path.clone(), source: error.into() }))
-                }
+                Err(error) => Some(parse_content(&self.path, parse, Err(error.into()))),
             };
             match content {
                 Some(content) => return content,
@@ -124,12 +102,10 @@ fn read(path: &Path) -> (u64, io::Result<Vec<u8>>) {
     (hasher.finish(), text)
 }
 
-fn parse_content<T>(path: &Path, parse: Parse<T>, text: io::Result<Vec<u8>>) -> Result<T, PodsFileError> {
-    let path = path.to_owned();
-    match text {
-        Ok(text) => parse(&text).map_err(|cause| PodsFileError::Parse { path, cause }),
-        Err(source) => Err(PodsFileError::Read { path, source }),
-    }
+fn parse_content<T>(path: &Path, parse: Parse<T>, text: io::Result<Vec<u8>>) -> Result<T, FileError> {
+    let path = path.display();
+    let text = text.map_err(|error| FileError::new(format!("cannot read {path}"), error))?;
+    parse(&text).map_err(|cause| FileError::new(format!("cannot understand {path}"), io::Error::other(cause)))
 }
 
 fn read_text(path: &Path) -> io::Result<Vec<u8>> {

@@ -19,10 +19,9 @@ use eviction_core::policy::preferences::{MemoryPsi, PsiKind, PsiTrigger};
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::MemoryDetail;
 use eviction_core::units::GoDuration;
-use serde::Serialize;
 
 /// One line of a pressure file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PsiLine {
     /// Share of the last 10 s with a stall, in hundredths of a percent.
     pub avg10: Reading<u64>,
@@ -31,7 +30,7 @@ pub struct PsiLine {
 }
 
 /// A pressure file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pressure {
     /// Time in which some task was stalled.
     pub some: PsiLine,

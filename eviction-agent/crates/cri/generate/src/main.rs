@@ -81,7 +81,13 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn write(set: FileDescriptorSet, path: &Path) -> Result<(), Box<dyn Error>> {
     let out = std::env::temp_dir().join(format!("eviction-cri-{}", std::process::id()));
     std::fs::create_dir_all(&out)?;
-    prost_build::Config::new().btree_map(["."]).out_dir(&out).compile_fds(set)?;
+    let mut config = prost_build::Config::new();
+    config.btree_map(["."]).out_dir(&out);
+    // A message of which no field is used carries nothing.
+    for message in set.file.iter().flat_map(|file| &file.message_type).filter(|it| it.field.is_empty()) {
+        config.extern_path(full_name(message.name()), "()");
+    }
+    config.compile_fds(set)?;
     let code = std::fs::read_to_string(out.join("runtime.v1.rs"))?;
     std::fs::write(path, format!("{HEAD}{code}"))?;
     Ok(())

@@ -1,14 +1,11 @@
 //! Parses the text of the control files.
 #![forbid(unsafe_code)]
 
-use serde::{Deserialize, Serialize};
-
 use crate::kv_file::{parse_keys, parse_number_line};
 use eviction_core::reading::{Reading, UnknownReason};
 
 /// The version of the hierarchy that a controller is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// One hierarchy per controller.
     V1,
@@ -17,7 +14,7 @@ pub enum Version {
 }
 
 /// A limit on a cgroup, in order from the lowest to none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Limit {
     /// At most so much: bytes or processes.
     At(u64),
@@ -39,7 +36,7 @@ pub fn parse_limit(text: &[u8]) -> Result<Limit, UnknownReason> {
 }
 
 /// The values of `memory.stat` for a cgroup with all cgroups below it, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryStat {
     /// Anonymous memory (`anon`, `total_rss`).
     pub anon: Reading<u64>,
@@ -79,7 +76,7 @@ pub fn parse_memory_stat(version: Version, text: &[u8]) -> MemoryStat {
 }
 
 /// Counters of `memory.events` (v2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryEvents {
     /// How often the limit was reached and an allocation was about to fail.
     pub oom: Reading<u64>,

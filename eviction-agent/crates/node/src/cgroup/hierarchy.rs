@@ -4,13 +4,9 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-use thiserror::Error;
-
 use super::files::Version;
-use crate::file::{ReasonText, read_once};
+use crate::file::{FileError, read_once};
 use crate::mountinfo::{MOUNTINFO_LIMIT, MountInfo, parse_mounts};
-use eviction_core::reading::UnknownReason;
 
 /// The inode number of the root of every hierarchy (`cgroup_setup_root` in
 /// kernel/cgroup/cgroup.c warns about anything else).
@@ -41,7 +37,7 @@ impl Host {
 }
 
 /// A hierarchy as it is used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hierarchy {
     /// Version 1 or 2.
     pub version: Version,
@@ -53,11 +49,41 @@ pub struct Hierarchy {
     /// Whether nothing can be written. Then event_control thresholds, pressure triggers and cgroup.kill cannot
     /// be used.
     pub read_only: bool,
+    /// The names of its controllers. Those of version 1 are among other options of the file system.
+    pub controllers: Vec<String>,
+}
+
+impl Hierarchy {
+    /// Reads a mount. Returns `None` if no hierarchy is found there, for instance because something else is mounted
+    /// above it.
+    fn read(mount: &MountInfo) -> Option<Self> {
+        let inode = std::fs::metadata(&mount.mount_point).ok()?.ino();
+        std::fs::metadata(mount.mount_point.join("cgroup.procs")).ok()?;
+        let controllers = read_once(&mount.mount_point.join("cgroup.controllers"), 4096).unwrap_or_default();
+        Self::new(mount, inode, &controllers)
+    }
+
+    /// Creates the hierarchy of a mount, given the inode number of its directory and, for version 2, the text of
+    /// `cgroup.controllers`. Returns `None` for another file system.
+    fn new(mount: &MountInfo, inode: u64, controllers: &[u8]) -> Option<Self> {
+        let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+        let version = version_of(mount)?;
+        let controllers = match version {
+            Version::V1 => mount.super_options().map(text).collect(),
+            Version::V2 => controllers.split(u8::is_ascii_whitespace).map(text).collect(),
+        };
+        let (whole, read_only) = (inode == ROOT_INODE, mount.is_read_only());
+        Some(Self { version, mount_point: mount.mount_point.clone(), whole, read_only, controllers })
+    }
+
+    fn has(&self, controller: &str) -> bool {
+        self.controllers.iter().any(|name| name == controller)
+    }
 }
 
 /// The hierarchy of each controller that is used. On v2 they are all the same one; on a hybrid machine each has
 /// its own.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hierarchies {
     /// Memory usage and limits.
     pub memory: Option<Hierarchy>,
@@ -69,62 +95,37 @@ pub struct Hierarchies {
     pub unified: Option<Hierarchy>,
 }
 
-/// The mounts could not be read, so the hierarchies are not known.
-#[derive(Debug, Error)]
-#[error("cannot read {}: {}", path.display(), ReasonText(*why))]
-pub struct DiscoverError {
-    /// The mountinfo file.
-    pub path: PathBuf,
-    /// The reason.
-    pub why: UnknownReason,
-}
-
 impl Hierarchies {
     /// Reads the mounts of this process and chooses among them.
-    pub fn discover(host: &Host) -> Result<Self, DiscoverError> {
+    ///
+    /// # Errors
+    /// If the mounts cannot be read, so that the hierarchies are not known.
+    pub fn discover(host: &Host) -> Result<Self, FileError> {
         let path = host.proc.join("self/mountinfo");
-        let text = read_once(&path, MOUNTINFO_LIMIT).map_err(|why| DiscoverError { path, why })?;
+        let fail = |why| FileError::unreadable(&path, why);
+        let text = read_once(&path, MOUNTINFO_LIMIT).map_err(fail)?;
         let mounts: Vec<_> = parse_mounts(&text)
             .map(|mount| MountInfo { mount_point: host.path(&mount.mount_point), ..mount })
             .collect();
-        Ok(Self::choose(&mounts, &MountContent::at))
+        Ok(Self::choose(&mounts, &Hierarchy::read))
     }
 
     /// Chooses one mount for each controller: version 1 before version 2, a mount that shows the whole hierarchy
     /// before one that shows a part, a writable one before a read-only one, the first of equals.
-    pub fn choose(mounts: &[MountInfo], content: &dyn Fn(&Path) -> Option<MountContent>) -> Self {
-        let mounts: Vec<_> = mounts.iter().filter_map(|mount| Some((mount, version_of(mount)?))).collect();
-        let visible: Vec<(&MountInfo, Version, MountContent)> = mounts
-            .iter()
-            .enumerate()
-            // Of mounts on the same mount point only the last can be reached.
-            .filter(|(index, (mount, _))| {
-                mounts[index + 1..].iter().all(|(later, _)| later.mount_point != mount.mount_point)
-            })
-            .filter_map(|(_, (mount, version))| Some((*mount, *version, content(&mount.mount_point)?)))
-            .collect();
-        let best = |wanted: &dyn Fn(&MountInfo, Version, &MountContent) -> bool| {
-            visible
-                .iter()
-                .filter(|(mount, version, content)| wanted(mount, *version, content))
-                .map(|(mount, version, content)| Hierarchy {
-                    version: *version,
-                    mount_point: mount.mount_point.clone(),
-                    whole: content.inode == ROOT_INODE,
-                    read_only: mount.is_read_only(),
-                })
-                .min_by_key(|it| (it.version == Version::V2, !it.whole, it.read_only))
+    fn choose(mounts: &[MountInfo], read: &dyn Fn(&MountInfo) -> Option<Hierarchy>) -> Self {
+        let mounts: Vec<_> = mounts.iter().filter(|mount| version_of(mount).is_some()).collect();
+        // Of mounts on the same mount point only the last can be reached.
+        let is_last = |(index, mount): &(usize, &&MountInfo)| {
+            mounts[index + 1..].iter().all(|later| later.mount_point != mount.mount_point)
         };
-        let controller = |name: &str| {
-            best(&|mount, version, content| match version {
-                Version::V1 => mount.has_super_option(name),
-                Version::V2 => {
-                    let mut controllers = content.controllers.split(u8::is_ascii_whitespace);
-                    controllers.any(|controller| controller == name.as_bytes())
-                }
-            })
+        let reachable = mounts.iter().enumerate().filter(is_last);
+        let visible: Vec<_> = reachable.filter_map(|(_, mount)| read(mount)).collect();
+        let best = |wanted: &dyn Fn(&Hierarchy) -> bool| {
+            let wanted = visible.iter().filter(|it| wanted(it));
+            wanted.min_by_key(|it| (it.version == Version::V2, !it.whole, it.read_only)).cloned()
         };
-        let unified = best(&|_, version, _| version == Version::V2);
+        let controller = |name: &str| best(&|it| it.has(name));
+        let unified = best(&|it| it.version == Version::V2);
         Self {
             memory: controller("memory"),
             pids: controller("pids"),
@@ -143,38 +144,19 @@ fn version_of(mount: &MountInfo) -> Option<Version> {
     }
 }
 
-/// What is found at a mount point.
-#[derive(Clone, Debug)]
-pub struct MountContent {
-    /// Inode number of the directory.
-    pub inode: u64,
-    /// The text of `cgroup.controllers`; empty on version 1.
-    pub controllers: Vec<u8>,
-}
-
-impl MountContent {
-    /// Reads a mount point. Returns `None` if there is no cgroup, for instance because something else is
-    /// mounted above it.
-    pub fn at(mount_point: &Path) -> Option<Self> {
-        let inode = std::fs::metadata(mount_point).ok()?.ino();
-        std::fs::metadata(mount_point.join("cgroup.procs")).ok()?;
-        Some(Self {
-            inode,
-            controllers: read_once(&mount_point.join("cgroup.controllers"), 4096).unwrap_or_default(),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eviction_core::error::chain;
 
-    fn content(inode: u64, controllers: &str) -> Option<MountContent> {
-        Some(MountContent { inode, controllers: controllers.as_bytes().to_vec() })
+    /// Chooses among the mounts of this mountinfo file. Each shows the root of its hierarchy.
+    fn choose(mountinfo: &str, controllers: &str) -> Hierarchies {
+        choose_with(mountinfo, |mount| Hierarchy::new(mount, ROOT_INODE, controllers.as_bytes()))
     }
 
-    fn mounts(text: &str) -> Vec<MountInfo> {
-        parse_mounts(text.as_bytes()).collect()
+    fn choose_with(mountinfo: &str, read: impl Fn(&MountInfo) -> Option<Hierarchy>) -> Hierarchies {
+        let mounts: Vec<_> = parse_mounts(mountinfo.as_bytes()).collect();
+        Hierarchies::choose(&mounts, &read)
     }
 
     const HYBRID: &str = "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n\
@@ -188,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_hybrid_machine_has_its_controllers_in_version_1() {
-        let found = Hierarchies::choose(&mounts(HYBRID), &|_| content(1, ""));
+        let found = choose(HYBRID, "");
         let memory = found.memory.unwrap();
         assert_eq!((memory.version, memory.whole, memory.read_only), (Version::V1, true, false));
         assert_eq!(memory.mount_point, Path::new("/sys/fs/cgroup/memory"));
@@ -199,7 +181,7 @@ mod tests {
 
     #[test]
     fn unified_machine_has_all_controllers_in_one_hierarchy() {
-        let found = Hierarchies::choose(&mounts(UNIFIED), &|_| content(1, "cpuset cpu io memory pids\n"));
+        let found = choose(UNIFIED, "cpuset cpu io memory pids\n");
         assert_eq!(found.memory, found.unified);
         assert_eq!(found.pids, found.unified);
         assert_eq!(found.freezer, found.unified, "groups of version 2 are frozen without a controller");
@@ -208,33 +190,36 @@ mod tests {
 
     #[test]
     fn a_controller_that_is_off_is_absent() {
-        let found = Hierarchies::choose(&mounts(UNIFIED), &|_| content(1, "cpu pids\n"));
+        let found = choose(UNIFIED, "cpu pids\n");
         assert_eq!(found.memory, None);
         assert!(found.pids.is_some());
-        assert_eq!(Hierarchies::choose(&[], &|_| content(1, "")), Hierarchies::default());
-        assert_eq!(Hierarchies::choose(&mounts(HYBRID), &|_| None), Hierarchies::default());
+        assert_eq!(choose("", ""), Hierarchies::default());
+        assert_eq!(choose_with(HYBRID, |_| None), Hierarchies::default());
     }
 
     #[test]
     fn the_mount_that_shows_more_is_used() {
         // A container with a cgroup mount of its own, and the host's mounted beside it.
         let text = format!("{UNIFIED}99 23 0:26 /../../.. /host/sys/fs/cgroup rw - cgroup2 cgroup2 ro\n");
-        let inode = |path: &Path| content(if path.starts_with("/host") { 1 } else { 4711 }, "memory pids");
-        let memory = Hierarchies::choose(&mounts(&text), &inode).memory.unwrap();
+        let read = |mount: &MountInfo| {
+            let inode = if mount.mount_point.starts_with("/host") { ROOT_INODE } else { 4711 };
+            Hierarchy::new(mount, inode, b"memory pids")
+        };
+        let memory = choose_with(&text, read).memory.unwrap();
         assert_eq!(memory.mount_point, Path::new("/host/sys/fs/cgroup"));
         assert!(memory.whole && memory.read_only);
-        let alone = Hierarchies::choose(&mounts(UNIFIED), &inode).memory.unwrap();
+        let alone = choose_with(UNIFIED, read).memory.unwrap();
         assert!(!alone.whole);
         // Of two mounts on one another only the upper one is visible.
         let text = format!("{HYBRID}50 31 0:40 / /sys/fs/cgroup/memory rw - cgroup2 none rw\n");
-        let memory = Hierarchies::choose(&mounts(&text), &|_| content(1, "memory")).memory.unwrap();
+        let memory = choose(&text, "memory").memory.unwrap();
         assert_eq!(memory.version, Version::V2);
     }
 
     #[test]
     fn error_about_unreadable_mounts_names_the_file() {
         let host = Host { proc: "/nonexistent".into(), root: "/".into() };
-        let error = Hierarchies::discover(&host).unwrap_err().to_string();
+        let error = chain(&Hierarchies::discover(&host).unwrap_err());
         assert_eq!(error, "cannot read /nonexistent/self/mountinfo: No such file or directory (os error 2)");
     }
 }

@@ -6,23 +6,9 @@
 //! `--cgroup-root` puts the parts of that path in front.
 #![forbid(unsafe_code)]
 
-use serde::{Deserialize, Serialize};
-
-/// The QoS class in the name of a cgroup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum QosClass {
-    /// Requests equal limits: the pod's cgroup is directly below `kubepods`.
-    Guaranteed,
-    /// Some request or limit is set.
-    Burstable,
-    /// Neither requests nor limits.
-    BestEffort,
-}
-
 /// A pod's identity in the kubelet's cgroup names: the API's uid, or for a static pod the hash in its
 /// annotation `kubernetes.io/config.hash`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodUid(Box<str>);
 
 impl PodUid {
@@ -48,8 +34,8 @@ impl std::fmt::Display for PodUid {
 pub enum GroupName<'n> {
     /// The cgroup of all pods.
     PodsRoot,
-    /// The cgroup of a QoS class.
-    Qos(QosClass),
+    /// The cgroup of a QoS class. Guaranteed pods are directly in that of all pods.
+    Qos,
     /// The cgroup of a pod.
     Pod {
         /// Its uid.
@@ -85,8 +71,7 @@ pub fn parse_group_name(name: &str) -> GroupName<'_> {
     };
     match last {
         "kubepods" => return GroupName::PodsRoot,
-        "burstable" => return GroupName::Qos(QosClass::Burstable),
-        "besteffort" => return GroupName::Qos(QosClass::BestEffort),
+        "burstable" | "besteffort" => return GroupName::Qos,
         _ => {}
     }
     match last.strip_prefix("pod") {
@@ -98,7 +83,7 @@ pub fn parse_group_name(name: &str) -> GroupName<'_> {
 }
 
 /// The kind of a cgroup directly below a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ContainerKind {
     /// A container or the pod's sandbox; names do not show which.
     Container,
@@ -166,10 +151,10 @@ mod tests {
             ("kubepods".to_owned(), GroupName::PodsRoot),
             ("kubepods.slice".to_owned(), GroupName::PodsRoot),
             ("kubelet-kubepods.slice".to_owned(), GroupName::PodsRoot),
-            ("burstable".to_owned(), GroupName::Qos(QosClass::Burstable)),
-            ("besteffort".to_owned(), GroupName::Qos(QosClass::BestEffort)),
-            ("kubepods-burstable.slice".to_owned(), GroupName::Qos(QosClass::Burstable)),
-            ("kubelet-kubepods-besteffort.slice".to_owned(), GroupName::Qos(QosClass::BestEffort)),
+            ("burstable".to_owned(), GroupName::Qos),
+            ("besteffort".to_owned(), GroupName::Qos),
+            ("kubepods-burstable.slice".to_owned(), GroupName::Qos),
+            ("kubelet-kubepods-besteffort.slice".to_owned(), GroupName::Qos),
             (format!("pod{UID}"), pod(UID, true)),
             (format!("kubepods-pod{escaped}.slice"), pod(UID, true)),
             (format!("kubepods-burstable-pod{escaped}.slice"), pod(UID, true)),

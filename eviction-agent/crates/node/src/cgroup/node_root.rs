@@ -3,7 +3,6 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use serde::Serialize;
 use thiserror::Error;
 
 use super::files::Version;
@@ -12,7 +11,7 @@ use super::pods::Pods;
 use crate::file::read_once;
 
 /// The folders of the node's cgroup.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRoot {
     /// Its folder in the hierarchy of the memory controller.
     pub memory: PathBuf,
@@ -163,6 +162,7 @@ mod tests {
                 version,
                 whole: true,
                 read_only: false,
+                controllers: Vec::new(),
             }),
             ..Hierarchies::default()
         };

@@ -3,13 +3,11 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
-
-use super::names::{ContainerKind, GroupName, PodUid, QosClass, parse_container_name, parse_group_name};
+use super::names::{ContainerKind, GroupName, PodUid, parse_container_name, parse_group_name};
 use super::tree::Tree;
 
 /// A container's cgroup.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
     /// Its id as in the pod's status, without the runtime's prefix.
     pub id: Box<str>,
@@ -22,12 +20,10 @@ pub struct Container {
 }
 
 /// A pod's cgroup.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// The uid in the cgroup's name: for a static pod the hash in `kubernetes.io/config.hash`.
     pub uid: PodUid,
-    /// The QoS class that follows from the position in the tree.
-    pub qos: Option<QosClass>,
     /// Its cgroup id.
     pub cgroup_id: u64,
     /// Its path from the root of the tree, which is the same in every hierarchy.
@@ -36,15 +32,6 @@ pub struct Pod {
     pub containers: Vec<Container>,
     /// The cgroups of this pod that have no cgroups below them.
     pub leaves: Vec<u64>,
-}
-
-/// The pod or container that a cgroup belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CgroupOwner {
-    /// Index of the pod.
-    pub pod: usize,
-    /// Index of the container in the pod; `None` for the pod's own cgroup.
-    pub container: Option<usize>,
 }
 
 /// All pods of a tree.
@@ -60,8 +47,19 @@ pub struct Pods {
     /// limit is not used for decisions.
     pub pods_root_has_known_pods: bool,
     /// The cgroup ids of the QoS classes.
-    pub qos: Vec<(QosClass, u64)>,
-    owners: Vec<(u64, CgroupOwner)>,
+    pub qos: Vec<u64>,
+    /// The cgroups of pods, by id.
+    owners: Vec<PodCgroup>,
+}
+
+/// A cgroup inside a pod.
+#[derive(Clone, Copy, Debug)]
+struct PodCgroup {
+    id: u64,
+    /// Index of the pod.
+    pod: usize,
+    /// Index of the container in the pod; `None` for the pod's own cgroup.
+    container: Option<usize>,
 }
 
 /// The kind of a cgroup's parent.
@@ -70,8 +68,10 @@ enum ParentKind {
     /// The root of the tree; it may have any name.
     Root,
     PodsRoot,
-    /// A QoS class, and whether it is below a `kubepods`.
-    Qos(QosClass, bool),
+    /// A QoS class.
+    Qos {
+        in_pods_root: bool,
+    },
     Other,
 }
 
@@ -108,37 +108,36 @@ impl Pods {
                     (ParentKind::PodsRoot, None)
                 }
                 (_, None) => (ParentKind::Root, None),
-                (GroupName::Qos(class), Some(ParentKind::PodsRoot)) => {
-                    found.qos.push((class, group.id));
-                    (ParentKind::Qos(class, true), None)
+                (GroupName::Qos, Some(ParentKind::PodsRoot)) => {
+                    found.qos.push(group.id);
+                    (ParentKind::Qos { in_pods_root: true }, None)
                 }
-                (GroupName::Qos(class), Some(ParentKind::Root)) => (ParentKind::Qos(class, false), None),
+                (GroupName::Qos, Some(ParentKind::Root)) => (ParentKind::Qos { in_pods_root: false }, None),
                 (GroupName::Pod { uid, certain }, Some(kind)) => {
-                    let credible = |uid: &PodUid| certain || is_known(uid);
-                    let pod = match kind {
-                        ParentKind::PodsRoot => Some((uid, Some(QosClass::Guaranteed))),
-                        ParentKind::Qos(class, true) => Some((uid, Some(class))),
-                        ParentKind::Qos(class, false) if credible(&uid) => Some((uid, Some(class))),
-                        ParentKind::Root if credible(&uid) => Some((uid, None)),
-                        ParentKind::Root | ParentKind::Qos(..) | ParentKind::Other => None,
+                    let is_pod = match kind {
+                        ParentKind::PodsRoot | ParentKind::Qos { in_pods_root: true } => true,
+                        ParentKind::Root | ParentKind::Qos { in_pods_root: false } => {
+                            certain || is_known(&uid)
+                        }
+                        ParentKind::Other => false,
                     };
-                    (ParentKind::Other, pod)
+                    (ParentKind::Other, is_pod.then_some(uid))
                 }
                 (GroupName::Misplaced { uid, container }, Some(_)) => {
                     misplaced.push((uid, container.into(), index));
                     (ParentKind::Other, None)
                 }
-                (GroupName::Qos(_) | GroupName::Other, Some(_)) => (ParentKind::Other, None),
+                (GroupName::Qos | GroupName::Other, Some(_)) => (ParentKind::Other, None),
             };
             kinds[index] = kind;
             index = match pod {
-                Some((uid, qos)) => {
+                Some(uid) => {
                     let above = roots.iter_mut().rev().find(|root| index < groups[root.index].end);
                     if let Some(root) = above {
                         root.has_pods = true;
                         root.has_known_pods |= is_known(&uid);
                     }
-                    found.add(tree, index, uid, qos);
+                    found.add(tree, index, uid);
                     group.end
                 }
                 None => index + 1,
@@ -153,14 +152,17 @@ impl Pods {
                 found.add_container(tree, index, pod, ContainerKind::Container, id);
             }
         }
-        found.owners.sort_unstable_by_key(|(id, _)| *id);
+        found.owners.sort_unstable_by_key(|group| group.id);
         found
     }
 
-    /// Returns the owner of the cgroup with this id, at any depth inside a pod.
-    pub fn owner(&self, cgroup_id: u64) -> Option<CgroupOwner> {
-        let at = self.owners.binary_search_by_key(&cgroup_id, |(id, _)| *id).ok()?;
-        Some(self.owners[at].1)
+    /// Returns the pod of the cgroup with this id, at any depth inside a pod, and its container, which the pod's own
+    /// cgroup has not.
+    pub fn owner(&self, cgroup_id: u64) -> Option<(&Pod, Option<&Container>)> {
+        let at = self.owners.binary_search_by_key(&cgroup_id, |group| group.id).ok()?;
+        let PodCgroup { pod, container, .. } = self.owners[at];
+        let pod = self.pods.get(pod)?;
+        Some((pod, container.and_then(|container| pod.containers.get(container))))
     }
 
     /// Returns the pods with this uid.
@@ -168,17 +170,16 @@ impl Pods {
         self.pods.iter().filter(move |pod| pod.uid == *uid)
     }
 
-    fn add(&mut self, tree: &Tree, index: usize, uid: PodUid, qos: Option<QosClass>) {
+    fn add(&mut self, tree: &Tree, index: usize, uid: PodUid) {
         let pod = self.pods.len();
         self.pods.push(Pod {
             uid,
-            qos,
             cgroup_id: tree.groups()[index].id,
             path: tree.relative_path(index),
             containers: Vec::new(),
             leaves: Vec::new(),
         });
-        self.owners.push((tree.groups()[index].id, CgroupOwner { pod, container: None }));
+        self.owners.push(PodCgroup { id: tree.groups()[index].id, pod, container: None });
         if tree.is_leaf(index) {
             self.pods[pod].leaves.push(tree.groups()[index].id);
         }
@@ -200,7 +201,7 @@ impl Pods {
         });
         for below in index..group.end {
             let id = tree.groups()[below].id;
-            self.owners.push((id, CgroupOwner { pod, container }));
+            self.owners.push(PodCgroup { id, pod, container });
             if tree.is_leaf(below) {
                 self.pods[pod].leaves.push(id);
             }

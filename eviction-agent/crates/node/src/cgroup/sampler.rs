@@ -21,27 +21,13 @@ use eviction_core::snapshot::MemoryDetail;
 
 const MEMINFO_BUFFER: usize = 16 << 10;
 
-/// Options of a sampler.
-#[derive(Clone, Debug)]
-pub struct SamplerOptions {
-    /// The folder of the proc file system.
-    pub proc: PathBuf,
-    /// The number of files to keep open. Beyond that, files are opened for each read. Two for each cgroup are
-    /// needed.
-    pub max_descriptors: usize,
-}
-
-impl Default for SamplerOptions {
-    /// Returns all descriptors that the process may have (RLIMIT_NOFILE), less some for the rest of the agent.
-    fn default() -> Self {
-        // Among them are those of init processes of containers.
-        const RESERVED: u64 = 768;
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
-        Self {
-            proc: "/proc".into(),
-            max_descriptors: usize::try_from(limit.saturating_sub(RESERVED)).unwrap_or(usize::MAX),
-        }
-    }
+/// Returns how many files a sampler may keep open: all descriptors that the process may have (RLIMIT_NOFILE), less
+/// some for the rest of the agent.
+pub fn max_descriptors() -> usize {
+    // Among them are those of init processes of containers.
+    const RESERVED: u64 = 768;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
+    usize::try_from(limit.saturating_sub(RESERVED)).unwrap_or(usize::MAX)
 }
 
 /// The last values of a pod.
@@ -83,22 +69,23 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Creates a sampler of `root` with the tree as it is now. `is_known` returns which uids are pods' where
-    /// names alone do not show it ([`Pods::find`]).
+    /// Creates a sampler of `root` with the tree as it is now; `proc` is the folder of the proc file system. It keeps
+    /// up to `max_descriptors` files open, two for each cgroup, and opens the others for each read. `is_known`
+    /// returns which uids are pods' where names alone do not show it ([`Pods::find`]).
     pub fn new(
         root: NodeRoot,
-        options: &SamplerOptions,
+        proc: &Path,
+        max_descriptors: usize,
         is_known: impl Fn(&PodUid) -> bool,
     ) -> Result<Self, FileError> {
-        let SamplerOptions { proc, max_descriptors } = options;
-        let tree = Tree::scan(&root.memory, None)?;
+        let tree = Tree::scan(&root.memory)?;
         let node_tasks = match &root.pids {
             _ if root.whole_machine => OpenFile::open(&proc.join("loadavg")),
             Some(folder) => OpenFile::open(&folder.join("pids.current")),
             None => Err(UnknownReason::Absent),
         };
         let mut sampler = Self {
-            groups: MemoryTree::new(root.version, *max_descriptors, tree),
+            groups: MemoryTree::new(root.version, max_descriptors, tree),
             root,
             pods: Pods::default(),
             task_counts: Vec::new(),
@@ -116,7 +103,7 @@ impl Sampler {
     /// Reads the tree again and adapts to it. This takes one `stat` for each cgroup, and a listing for each one
     /// that changed.
     pub fn refresh(&mut self, is_known: impl Fn(&PodUid) -> bool) -> Result<(), FileError> {
-        let tree = Tree::scan(&self.root.memory, Some(&self.groups.tree))?;
+        let tree = self.groups.tree.rescan()?;
         self.groups.adopt(tree);
         self.find_pods(is_known);
         Ok(())

@@ -91,9 +91,9 @@ impl NodeFileSystems {
         if !whole_machine && paths.node_fs.is_none() && paths.kubelet_root.is_none() {
             return Self::unknown(NotFound::absent("--cgroup-root is given; --nodefs names a path on it"));
         }
-        let finder = Finder { host: host.clone(), paths: paths.clone() };
+        let (host, paths) = (host.clone(), paths.clone());
         let (sender, receiver) = mpsc::channel();
-        let work = move || drop(sender.send(finder.find()));
+        let work = move || drop(sender.send(paths.find(&host)));
         // Opening a path may hang, as statfs may.
         let thread = std::thread::Builder::new().name("find-fs".to_owned()).spawn(work);
         let found = thread.ok().and_then(|_| receiver.recv_timeout(DEADLINE).ok());
@@ -181,21 +181,15 @@ impl NodeFileSystems {
     }
 }
 
-/// Finds the file systems.
-struct Finder {
-    host: Host,
-    paths: FsPaths,
-}
-
-impl Finder {
-    fn find(&self) -> NodeFileSystems {
-        let node = self.node_fs();
-        let image = match (self.image_fs(&node), &node) {
+impl FsPaths {
+    fn find(&self, host: &Host) -> NodeFileSystems {
+        let node = self.open_node_fs(host);
+        let image = match (self.open_image_fs(&node, host), &node) {
             (Ok(None), Err(why)) => Err(why.clone()),
             (Ok(Some(image)), Ok(node)) if image.mount().device == node.mount().device => Ok(None),
             (image, _) => image,
         };
-        match self.is_split(&node, &image) {
+        match self.is_split(&node, &image, host) {
             Ok(is_split) => NodeFileSystems { node, image, is_split, late: None },
             Err(why) => NodeFileSystems { node, image: Err(why), is_split: false, late: None },
         }
@@ -208,11 +202,12 @@ impl Finder {
         &self,
         node: &Result<FileSystem, NotFound>,
         image: &Result<Option<FileSystem>, NotFound>,
+        host: &Host,
     ) -> Result<bool, NotFound> {
         let (Ok(node), Ok(image)) = (node, image) else { return Ok(false) };
         let image = image.as_ref().unwrap_or(node);
-        if let Some(path) = &self.paths.container_fs {
-            let device = self.open(path, &[])?.mount().device;
+        if let Some(path) = &self.container_fs {
+            let device = open(path, &[], host)?.mount().device;
             return match (device == node.mount().device, device == image.mount().device) {
                 (_, true) => Ok(false),
                 (true, false) => Ok(true),
@@ -221,32 +216,27 @@ impl Finder {
                 )),
             };
         }
-        if self.paths.image_fs.is_none() || !self.is_pod() {
+        if self.image_fs.is_none() || !is_pod(host) {
             return Ok(false);
         }
-        let layers = self.open(&self.host.root, &[])?;
+        let layers = open(&host.root, &[], host)?;
         let is_overlay = layers.mount().fs_type == "overlay";
         Ok(is_overlay && layers.is_as_large_as(node) && !layers.is_as_large_as(image))
     }
 
-    fn open(&self, path: &Path, other_paths: &[&Path]) -> Result<FileSystem, NotFound> {
-        FileSystem::open(path, other_paths, &self.host)
-            .map_err(|why| NotFound { why, text: format!("{}: {}", path.display(), ReasonText(why)) })
-    }
-
     /// Opens nodefs by the configured path, else by the file that the kubelet mounts into each pod, else by the
     /// kubelet's root directory.
-    fn node_fs(&self) -> Result<FileSystem, NotFound> {
-        if let Some(path) = self.paths.node_fs.as_ref().or(self.paths.kubelet_root.as_ref()) {
-            return self.open(path, &[]);
+    fn open_node_fs(&self, host: &Host) -> Result<FileSystem, NotFound> {
+        if let Some(path) = self.node_fs.as_ref().or(self.kubelet_root.as_ref()) {
+            return open(path, &[], host);
         }
-        if self.is_pod() {
-            let other_paths = ["/dev/termination-log", "/etc/hostname"].map(|path| self.host.path(path));
-            return self.open(&self.host.path("/etc/hosts"), &other_paths.each_ref().map(PathBuf::as_path));
+        if is_pod(host) {
+            let other_paths = ["/dev/termination-log", "/etc/hostname"].map(|path| host.path(path));
+            return open(&host.path("/etc/hosts"), &other_paths.each_ref().map(PathBuf::as_path), host);
         }
-        let root = self.host.path(KUBELET_ROOT);
+        let root = host.path(KUBELET_ROOT);
         match root.is_dir() {
-            true => self.open(&root, &[]),
+            true => open(&root, &[], host),
             false => {
                 Err(NotFound::absent("there is no kubelet's root directory; --nodefs names a path on it"))
             }
@@ -254,39 +244,48 @@ impl Finder {
     }
 
     /// Opens imagefs; `None` if it is nodefs as far as is known.
-    fn image_fs(&self, node: &Result<FileSystem, NotFound>) -> Result<Option<FileSystem>, NotFound> {
-        if let Some(path) = &self.paths.image_fs {
-            return self.open(path, &[]).map(Some);
+    fn open_image_fs(
+        &self,
+        node: &Result<FileSystem, NotFound>,
+        host: &Host,
+    ) -> Result<Option<FileSystem>, NotFound> {
+        if let Some(path) = &self.image_fs {
+            return open(path, &[], host).map(Some);
         }
-        if self.is_pod() {
-            return self.image_fs_of_pod(node.as_ref().ok());
+        if is_pod(host) {
+            return image_fs_of_pod(node.as_ref().ok(), host);
         }
-        if node.is_err() || self.paths.node_fs.is_some() {
+        if node.is_err() || self.node_fs.is_some() {
             return Ok(None);
         }
-        let root = RUNTIME_ROOTS.map(|root| self.host.path(root)).into_iter().find(|root| root.is_dir());
-        root.map(|root| self.open(&root, &[])).transpose()
+        let root = RUNTIME_ROOTS.map(|root| host.path(root)).into_iter().find(|root| root.is_dir());
+        root.map(|root| open(&root, &[], host)).transpose()
     }
+}
 
-    /// Returns whether `/etc/hosts` is what a kubelet mounts there: `pods/UID/etc-hosts` of its root directory.
-    fn is_pod(&self) -> bool {
-        let hosts = self.host.path("/etc/hosts");
-        self.open(&hosts, &[]).is_ok_and(|found| is_etc_hosts_of_pod(found.mount(), &hosts))
-    }
+fn open(path: &Path, other_paths: &[&Path], host: &Host) -> Result<FileSystem, NotFound> {
+    FileSystem::open(path, other_paths, host)
+        .map_err(|why| NotFound { why, text: format!("{}: {}", path.display(), ReasonText(why)) })
+}
 
-    /// Finds the file system below the overlay that is the `/` of a pod. containerd keeps `/etc/hostname` on
-    /// the same device; CRI-O keeps it in memory, so the size shows whether it is nodefs.
-    fn image_fs_of_pod(&self, node: Option<&FileSystem>) -> Result<Option<FileSystem>, NotFound> {
-        let layers = self.open(&self.host.root, &[])?;
-        if layers.mount().fs_type != "overlay" {
-            return Err(NotFound::absent("/ is no overlay; --imagefs names a path on imagefs"));
-        }
-        match self.open(&self.host.path("/etc/hostname"), &[]) {
-            Ok(hostname) if hostname.is_as_large_as(&layers) => Ok(Some(hostname)),
-            _ if node.is_some_and(|node| node.is_as_large_as(&layers)) => Ok(None),
-            _ => Ok(Some(layers)),
-        }
+/// Finds the file system below the overlay that is the `/` of a pod. containerd keeps `/etc/hostname` on the same
+/// device; CRI-O keeps it in memory, so the size shows whether it is nodefs.
+fn image_fs_of_pod(node: Option<&FileSystem>, host: &Host) -> Result<Option<FileSystem>, NotFound> {
+    let layers = open(&host.root, &[], host)?;
+    if layers.mount().fs_type != "overlay" {
+        return Err(NotFound::absent("/ is no overlay; --imagefs names a path on imagefs"));
     }
+    match open(&host.path("/etc/hostname"), &[], host) {
+        Ok(hostname) if hostname.is_as_large_as(&layers) => Ok(Some(hostname)),
+        _ if node.is_some_and(|node| node.is_as_large_as(&layers)) => Ok(None),
+        _ => Ok(Some(layers)),
+    }
+}
+
+/// Returns whether `/etc/hosts` is what a kubelet mounts there: `pods/UID/etc-hosts` of its root directory.
+fn is_pod(host: &Host) -> bool {
+    let hosts = host.path("/etc/hosts");
+    open(&hosts, &[], host).is_ok_and(|found| is_etc_hosts_of_pod(found.mount(), &hosts))
 }
 
 fn is_etc_hosts_of_pod(mount: &MountInfo, hosts: &Path) -> bool {

@@ -32,14 +32,7 @@ const REMOTE_DEADLINE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct FileSystem {
     mount: MountInfo,
-    paths: Arc<Paths>,
-    /// The last reading of a thread, if the call may hang.
-    remote: Option<Arc<Mutex<RemoteReading>>>,
-}
-
-/// The paths by which a file system is read.
-#[derive(Debug)]
-struct Paths {
+    /// The path by which it is read.
     path: PathBuf,
     /// Its `f_fsid`, which shows that another file system was mounted in its place; `None` if the call may
     /// hang.
@@ -49,6 +42,8 @@ struct Paths {
     second_path: Option<PathBuf>,
     /// The reservations of a btrfs, if sysfs shows them.
     reserved_bytes: Option<ReservedBytes>,
+    /// The last reading of a thread, if the call may hang.
+    remote: Option<Arc<Mutex<RemoteReading>>>,
 }
 
 #[derive(Debug)]
@@ -72,22 +67,22 @@ impl FileSystem {
             MountInfo::of(fd.as_fd(), &host.proc)
         };
         let mount = mount_of(path)?;
-        let mut paths = Paths { path: path.to_owned(), fs_id: None, second_path: None, reserved_bytes: None };
-        if mount.fs_type == "btrfs" {
-            paths.reserved_bytes = ReservedBytes::open(&host.root.join("sys"), &mount.source).ok();
+        let path = path.to_owned();
+        if mount.may_hang() {
+            let remote = Some(read_on_a_thread(path.clone())?);
+            return Ok(Self { mount, path, fs_id: None, second_path: None, reserved_bytes: None, remote });
         }
-        if !mount.may_hang() {
-            // A file that is mounted, like `/etc/hosts` of a pod, is its own mount point.
-            let is_second = |other: &&&Path| {
-                **other != path && mount_of(other).is_ok_and(|other| other.device == mount.device)
-            };
-            paths.second_path =
-                [&&*mount.mount_point].into_iter().chain(other_paths).find(is_second).map(Into::into);
-            paths.fs_id = Some(retry(|| statvfs(path)).map_err(unreadable)?.f_fsid);
-        }
-        let paths = Arc::new(paths);
-        let remote = mount.may_hang().then(|| read_on_a_thread(Arc::clone(&paths))).transpose()?;
-        Ok(Self { mount, paths, remote })
+        // A file that is mounted, like `/etc/hosts` of a pod, is its own mount point.
+        let is_second = |other: &&Path| {
+            **other != path && mount_of(other).is_ok_and(|other| other.device == mount.device)
+        };
+        let mut others = std::iter::once(&*mount.mount_point).chain(other_paths.iter().copied());
+        let second_path = others.find(is_second).map(Path::to_owned);
+        let fs_id = Some(stat(&path)?.f_fsid);
+        let is_btrfs = mount.fs_type == "btrfs";
+        let reserved_bytes =
+            is_btrfs.then(|| ReservedBytes::open(&host.root.join("sys"), &mount.source).ok()).flatten();
+        Ok(Self { mount, path, fs_id, second_path, reserved_bytes, remote: None })
     }
 
     /// Returns the mount of the path.
@@ -107,18 +102,18 @@ impl FileSystem {
         let MountInfo { device, fs_type, .. } = &self.mount;
         let how = if self.remote.is_some() {
             ", asked once a second on a thread of its own"
-        } else if fs_type == "btrfs" && self.paths.reserved_bytes.is_none() {
+        } else if fs_type == "btrfs" && self.reserved_bytes.is_none() {
             ", writes are seen when they are committed: /sys/fs/btrfs does not show it"
         } else {
             ""
         };
-        let (path, major, minor) = (self.paths.path.display(), major(*device), minor(*device));
+        let (path, major, minor) = (self.path.display(), major(*device), minor(*device));
         format!("{path} on {fs_type} {major}:{minor}{how}")
     }
 
     /// Reads the statistics. Never waits for a file system that may hang.
     pub fn read(&self) -> Reading<FsStats> {
-        let Some(last) = &self.remote else { return self.paths.read().into() };
+        let Some(last) = &self.remote else { return self.read_at_once().into() };
         match last.try_lock() {
             Ok(last) if mono_ns().saturating_sub(last.at_ns) <= nanos(REMOTE_DEADLINE) => last.stats,
             // The lock is held for moments only, and the next sample is soon.
@@ -126,20 +121,7 @@ impl FileSystem {
         }
     }
 
-    /// Returns whether both have the same size, as one file system has that is seen twice.
-    pub fn is_as_large_as(&self, other: &Self) -> bool {
-        match (self.read(), other.read()) {
-            (Reading::Known(a), Reading::Known(b)) => {
-                a.capacity == b.capacity && a.inodes.is_some() == b.inodes.is_some()
-            }
-            _ => false,
-        }
-    }
-}
-
-impl Paths {
-    fn read(&self) -> Result<FsStats, UnknownReason> {
-        let stat = |path: &Path| retry(|| statvfs(path)).map_err(unreadable);
+    fn read_at_once(&self) -> Result<FsStats, UnknownReason> {
         let found = stat(&self.path)?;
         if self.fs_id.is_some_and(|fs_id| fs_id != found.f_fsid) {
             return Err(UnknownReason::Replaced);
@@ -154,17 +136,27 @@ impl Paths {
         }
         Ok(stats)
     }
+
+    /// Returns whether both have the same size, as one file system has that is seen twice.
+    pub fn is_as_large_as(&self, other: &Self) -> bool {
+        match (self.read(), other.read()) {
+            (Reading::Known(a), Reading::Known(b)) => {
+                a.capacity == b.capacity && a.inodes.is_some() == b.inodes.is_some()
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Reads in a loop on a thread, until the reading is not needed any more.
-fn read_on_a_thread(paths: Arc<Paths>) -> Result<Arc<Mutex<RemoteReading>>, UnknownReason> {
+fn read_on_a_thread(path: PathBuf) -> Result<Arc<Mutex<RemoteReading>>, UnknownReason> {
     let stats = Reading::Unknown(UnknownReason::Absent);
     let last = Arc::new(Mutex::new(RemoteReading { at_ns: mono_ns(), stats }));
     let shared = Arc::downgrade(&last);
     let work = move || {
         loop {
             let at_ns = mono_ns();
-            let stats = paths.read().into();
+            let stats = stat(&path).and_then(|found| checked_stats(&found)).into();
             let Some(last) = shared.upgrade() else { return };
             if let Ok(mut last) = last.lock() {
                 *last = RemoteReading { at_ns, stats };
@@ -176,6 +168,10 @@ fn read_on_a_thread(paths: Arc<Paths>) -> Result<Arc<Mutex<RemoteReading>>, Unkn
     let thread = std::thread::Builder::new().name("statfs".to_owned());
     thread.spawn(work).map_err(|_| UnknownReason::Failed)?;
     Ok(last)
+}
+
+fn stat(path: &Path) -> Result<StatVfs, UnknownReason> {
+    retry(|| statvfs(path)).map_err(unreadable)
 }
 
 /// Converts the values as the kubelet does: capacity and available bytes in units of `f_frsize`, free inodes
@@ -211,7 +207,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn stat(blocks: u64, available: u64, inodes: u64) -> StatVfs {
+    fn statistics(blocks: u64, available: u64, inodes: u64) -> StatVfs {
         StatVfs {
             f_bsize: 1 << 20,
             f_frsize: 4096,
@@ -233,20 +229,22 @@ mod tests {
 
     #[test]
     fn block_counts_are_multiplied_by_the_fragment_size() {
-        let stats = checked_stats(&stat(100, 10, 50)).unwrap();
+        let stats = checked_stats(&statistics(100, 10, 50)).unwrap();
         assert_eq!((stats.capacity, stats.available), (Some(409_600), Some(40_960)));
         assert_eq!((stats.inodes, stats.inodes_free), (Some(50), Some(25)));
     }
 
     #[test]
     fn zero_inodes_mean_no_inode_limit() {
-        let stats = checked_stats(&stat(100, 10, 0)).unwrap();
+        let stats = checked_stats(&statistics(100, 10, 0)).unwrap();
         assert_eq!((stats.inodes, stats.inodes_free, stats.available), (None, None, Some(40_960)));
     }
 
     #[test]
     fn implausible_statistics_are_refused() {
-        for impossible in [stat(0, 0, 0), stat(0, 0, 100), stat(10, 11, 0), stat(u64::MAX, 1, 0)] {
+        for impossible in
+            [statistics(0, 0, 0), statistics(0, 0, 100), statistics(10, 11, 0), statistics(u64::MAX, 1, 0)]
+        {
             assert_eq!(
                 checked_stats(&impossible),
                 Err(UnknownReason::Implausible),
@@ -254,13 +252,13 @@ mod tests {
                 impossible.f_blocks
             );
         }
-        let more_free = StatVfs { f_ffree: 51, ..stat(100, 10, 50) };
+        let more_free = StatVfs { f_ffree: 51, ..statistics(100, 10, 50) };
         assert_eq!(checked_stats(&more_free), Err(UnknownReason::Implausible));
     }
 
     #[test]
     fn project_quota_is_not_mistaken_for_the_file_system() {
-        let of = |blocks, inodes| checked_stats(&stat(blocks, 10, inodes)).unwrap();
+        let of = |blocks, inodes| checked_stats(&statistics(blocks, 10, inodes)).unwrap();
         let whole = of(76_800, 6_400);
         for project in [of(2_560, 6_400), of(76_800, 100), of(76_800, 0)] {
             assert_eq!(
@@ -289,7 +287,7 @@ mod tests {
     fn mount_point_is_compared_with_another_path() {
         let second_path = |path: &str, others: &[&Path]| {
             let found = FileSystem::open(Path::new(path), others, &Host::default()).unwrap();
-            found.paths.second_path.clone()
+            found.second_path.clone()
         };
         let below = Path::new("/proc/self/fd");
         assert_eq!(second_path("/proc", &[Path::new("/"), below]), Some(below.to_owned()));
@@ -307,9 +305,8 @@ mod tests {
     #[test]
     fn remote_reading_never_blocks_and_is_stale_when_too_old() {
         let folder = tempfile::tempdir().unwrap();
-        let FileSystem { mount, paths, .. } = open(folder.path());
-        let last = read_on_a_thread(Arc::clone(&paths)).unwrap();
-        let file_system = FileSystem { mount, paths, remote: Some(Arc::clone(&last)) };
+        let last = read_on_a_thread(folder.path().to_owned()).unwrap();
+        let file_system = FileSystem { remote: Some(Arc::clone(&last)), ..open(folder.path()) };
         while last.lock().unwrap().stats == Reading::Unknown(UnknownReason::Absent) {
             std::thread::yield_now();
         }

@@ -46,9 +46,9 @@ pub fn probe(group: &Path) -> Result<(), FileError> {
         .map_err(|errno| FileError::new(format!("cannot watch {}", path.display()), errno))
 }
 
-/// Watches the cgroups of one hierarchy, from the first call of [`MemoryEvents::watch`] on.
+/// Watches the cgroups of one hierarchy, from the first call of [`MemoryEventsWatch::watch`] on.
 #[derive(Debug)]
-pub struct MemoryEvents {
+pub struct MemoryEventsWatch {
     version: Version,
     watch: Option<EpollWatch>,
 }
@@ -62,7 +62,7 @@ struct EpollWatch {
     groups: BTreeMap<u64, Option<OwnedFd>>,
 }
 
-impl MemoryEvents {
+impl MemoryEventsWatch {
     /// Creates a watch without cgroups for a hierarchy of this version.
     pub fn new(version: Version) -> Self {
         Self { version, watch: None }

@@ -26,6 +26,8 @@ const SIGNAL_BITS: i32 = 0x7f;
 /// A process as `/proc/PID/stat` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
+    /// Its process id.
+    pub pid: u32,
     /// The process id of the parent, or of the process that adopted it.
     pub parent: u32,
     /// The start time in clock ticks since boot. Together with the process id it identifies the process.
@@ -44,7 +46,7 @@ impl Process {
         let stat = Stat::from_read(text.as_slice()).map_err(|_| UnknownReason::Unparsable)?;
         let ended = matches!(stat.state, 'Z' | 'X' | 'x').then_some(stat.exit_code.unwrap_or(0));
         let parent = u32::try_from(stat.ppid).map_err(|_| UnknownReason::Implausible)?;
-        Ok(Self { parent, started: stat.starttime, ended })
+        Ok(Self { pid, parent, started: stat.starttime, ended })
     }
 
     /// Returns the exit code or the signal in the wait status of a process that has ended. A status of 0 gives
@@ -140,7 +142,7 @@ mod tests {
         ] {
             let proc = folder(7, &stat("a) b (", state, status));
             let process = Process::read(proc.path(), 7).unwrap();
-            assert_eq!(process, Process { parent: 5, started: 4711, ended });
+            assert_eq!(process, Process { pid: 7, parent: 5, started: 4711, ended });
             assert_eq!(process.exit(), exit);
         }
     }

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::{Capacity, NodeSampler};
 use crate::cgroup::files::Version;
 use crate::cgroup::node_root::NodeRoot;
-use crate::cgroup::sampler::{Sampler, SamplerOptions, Tasks};
+use crate::cgroup::sampler::{Sampler, Tasks};
 use crate::clock::Clock;
 use crate::fs::{DiskMonitor, NodeFileSystems};
 use crate::pod_index::PodIndex;
@@ -78,8 +78,7 @@ impl Node {
             whole_machine: false,
             partial: false,
         };
-        let options = SamplerOptions { proc: top.to_owned(), max_descriptors: 100 };
-        let sampler = Sampler::new(root, &options, |_| true).unwrap();
+        let sampler = Sampler::new(root, top, 100, |_| true).unwrap();
         let policy = policy(vec![hard(MemoryAvailable, "100Mi")]);
         let known = UIDS.map(|uid| Arc::new(KnownPod::new(pod_with_storage_limit(uid), &policy)));
         let mut pod_index = PodIndex::new(known.into());

@@ -30,7 +30,7 @@ impl Pod {
     }
 
     fn groups(&self) -> MemoryTree {
-        MemoryTree::new(Version::V1, 100, Tree::scan(self.folder.path(), None).unwrap())
+        MemoryTree::new(Version::V1, 100, Tree::scan(self.folder.path()).unwrap())
     }
 
     /// Returns anonymous memory, inactive page cache, and the working set, all read now.
@@ -126,7 +126,7 @@ fn pod_follows_its_containers_while_its_memory_stat_is_unchanged() {
     assert!(groups.read_again(0, mono_ns()));
     assert_eq!(values(&groups), [Some(260), Some(40), Some(260)]);
     fs::remove_dir_all(pod.path("pause")).unwrap();
-    groups.adopt(Tree::scan(pod.folder.path(), None).unwrap());
+    groups.adopt(Tree::scan(pod.folder.path()).unwrap());
     groups.read_subtree(0);
     assert_eq!(values(&groups), [Some(250), Some(20), Some(280)], "who is gone is left over in the text");
 }
@@ -198,7 +198,7 @@ fn cgroup_without_the_memory_controller_does_not_count_as_removed() {
     fs::write(child.join("memory.current"), "4096\n").unwrap();
     fs::write(child.join("memory.stat"), "anon 1\n").unwrap();
     // Opened for each read, as when no descriptors are left.
-    let mut groups = MemoryTree::new(Version::V2, 0, Tree::scan(folder.path(), None).unwrap());
+    let mut groups = MemoryTree::new(Version::V2, 0, Tree::scan(folder.path()).unwrap());
     let sweep = |groups: &mut MemoryTree| {
         groups.sweep_moved(&[]);
         (groups.memory[0].usage, groups.memory[1].usage, groups.stale)
