@@ -10,7 +10,7 @@ use hyper_util::client::proxy::matcher::Matcher;
 use kube::config::{Cluster, Kubeconfig, KubeconfigError, LoadDataError};
 use secrecy::ExposeSecret;
 
-use crate::error::AccessError;
+use crate::error::RequestError;
 use eviction_core::error::chain;
 
 /// The directory in which the kubelet mounts a pod's service account.
@@ -36,28 +36,13 @@ pub struct Access {
     pub(crate) origin: String,
 }
 
-/// The address of a kubelet, and how its certificate is verified.
-#[derive(Clone, Debug)]
-pub struct KubeletAddress {
-    /// A host name, or an IP address without brackets.
-    pub host: String,
-    /// The port, usually 10250.
-    pub port: u16,
-    /// The file with the PEM certificates of its CA; `None`: the CA of the API server.
-    pub certificate_authority: Option<PathBuf>,
-    /// The name in its certificate, if it differs from the host.
-    pub server_name: Option<String>,
-    /// Whether any certificate is accepted.
-    pub insecure: bool,
-}
-
 impl Access {
     /// Reads a kubeconfig. Without a path, uses the service account of the pod, as `rest.InClusterConfig` of
     /// client-go does.
     ///
     /// # Errors
     /// If a file is missing or invalid.
-    pub fn find(kubeconfig: Option<&Path>) -> Result<Self, AccessError> {
+    pub fn find(kubeconfig: Option<&Path>) -> Result<Self, RequestError> {
         match kubeconfig {
             Some(path) => from_kubeconfig(path, variable),
             None => in_cluster(variable, Path::new(ACCOUNT)),
@@ -97,32 +82,50 @@ impl Access {
         Self { config, token_file: file.map(PathBuf::from), origin }
     }
 
-    /// Returns an access to a kubelet with the same credentials.
+    /// Returns an access with the same credentials to the kubelet of this node. `host` is a name or an IP address.
     ///
     /// # Errors
-    /// If its CA cannot be read.
-    pub fn to_kubelet(&self, address: KubeletAddress) -> Result<Self, AccessError> {
-        let KubeletAddress { host, port, certificate_authority, server_name, insecure } = address;
+    /// If the address is not valid.
+    pub fn to_kubelet(&self, host: &str, port: u16) -> Result<Self, RequestError> {
         let mut access = self.clone();
-        access.config.cluster_url = url(&host, port)?;
-        access.config.tls_server_name = server_name;
+        access.config.cluster_url = url(host, port)?;
+        access.config.tls_server_name = None;
         // The kubelet is on this node.
         access.config.proxy_url = None;
-        access.config.accept_invalid_certs = insecure;
-        if let Some(path) = certificate_authority {
-            use_ca_file(&mut access.config, path)?;
-        }
         Ok(access)
+    }
+
+    /// Verifies the server against the CA in this file, in PEM format.
+    ///
+    /// # Errors
+    /// If the file cannot be read or has no certificate.
+    pub fn with_certificate_authority(mut self, file: PathBuf) -> Result<Self, RequestError> {
+        use_ca_file(&mut self.config, file)?;
+        Ok(self)
+    }
+
+    /// Expects this name in the server's certificate instead of its host.
+    #[must_use]
+    pub fn with_server_name(mut self, name: &str) -> Self {
+        self.config.tls_server_name = Some(name.to_owned());
+        self
+    }
+
+    /// Accepts any certificate of the server.
+    #[must_use]
+    pub fn with_insecure_tls(mut self) -> Self {
+        self.config.accept_invalid_certs = true;
+        self
     }
 }
 
 /// Reads a kubeconfig, a certificate or a token file.
-pub(crate) fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, AccessError> {
-    let fail = |cause| AccessError::read(what, path, &cause);
+pub(crate) fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, RequestError> {
+    let fail = |cause| RequestError::read_file(what, path, &cause);
     let mut bytes = Vec::new();
     File::open(path).map_err(fail)?.take(LARGEST + 1).read_to_end(&mut bytes).map_err(fail)?;
     if bytes.len() as u64 > LARGEST {
-        return Err(AccessError::credentials(
+        return Err(RequestError::credentials(
             what,
             path.display(),
             format_args!("more than {LARGEST} bytes"),
@@ -132,10 +135,10 @@ pub(crate) fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, Acce
 }
 
 /// Verifies servers against the CA in this file, which kube reads again every minute.
-fn use_ca_file(config: &mut kube::Config, path: PathBuf) -> Result<(), AccessError> {
+fn use_ca_file(config: &mut kube::Config, path: PathBuf) -> Result<(), RequestError> {
     let bytes = read_file(CA, &path)?;
     if !String::from_utf8_lossy(&bytes).contains("-----BEGIN CERTIFICATE-----") {
-        return Err(AccessError::credentials(CA, path.display(), "no PEM certificate is in it"));
+        return Err(RequestError::credentials(CA, path.display(), "no PEM certificate is in it"));
     }
     // Without this, kube would load the system's CAs as well.
     config.root_cert = Some(Vec::new());
@@ -147,7 +150,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-fn from_kubeconfig(path: &Path, variable: impl Fn(&str) -> Option<String>) -> Result<Access, AccessError> {
+fn from_kubeconfig(path: &Path, variable: impl Fn(&str) -> Option<String>) -> Result<Access, RequestError> {
     // Read it first, so that I/O errors have the same form as for other files.
     read_file("kubeconfig", path)?;
     let wrong = |why: &str| in_kubeconfig(path, why);
@@ -213,13 +216,13 @@ fn proxy(cluster: &Cluster, server: &Uri, variable: impl Fn(&str) -> Option<Stri
 }
 
 /// Creates an error in a kubeconfig, or in a file that it refers to.
-fn in_kubeconfig(path: &Path, why: &str) -> AccessError {
-    AccessError(format!("kubeconfig {}: {why}", path.display()))
+fn in_kubeconfig(path: &Path, why: &str) -> RequestError {
+    RequestError::Access(format!("kubeconfig {}: {why}", path.display()))
 }
 
-fn explain(path: &Path, error: KubeconfigError) -> AccessError {
+fn explain(path: &Path, error: KubeconfigError) -> RequestError {
     let read = |what, error| match error {
-        LoadDataError::ReadFile(cause, path) => AccessError::read(what, &path, &cause),
+        LoadDataError::ReadFile(cause, path) => RequestError::read_file(what, &path, &cause),
         other => in_kubeconfig(path, &format!("{what}: {}", chain(&other))),
     };
     match error {
@@ -232,9 +235,11 @@ fn explain(path: &Path, error: KubeconfigError) -> AccessError {
 }
 
 /// `rest.InClusterConfig` of client-go, with the environment and the directory as arguments.
-fn in_cluster(variable: impl Fn(&str) -> Option<String>, account: &Path) -> Result<Access, AccessError> {
+fn in_cluster(variable: impl Fn(&str) -> Option<String>, account: &Path) -> Result<Access, RequestError> {
     let missing = |name: &str, why: &str| {
-        AccessError(format!("no kubeconfig is given, and {name} is not set as it is in a pod: {why}"))
+        RequestError::Access(format!(
+            "no kubeconfig is given, and {name} is not set as it is in a pod: {why}"
+        ))
     };
     let get = |name: &str| {
         let value = variable(name).filter(|value| !value.is_empty());
@@ -250,14 +255,14 @@ fn in_cluster(variable: impl Fn(&str) -> Option<String>, account: &Path) -> Resu
 }
 
 /// Returns `https://HOST:PORT` for a name, or for an address with or without brackets.
-fn url(host: &str, port: u16) -> Result<http::Uri, AccessError> {
+fn url(host: &str, port: u16) -> Result<http::Uri, RequestError> {
     let host = host.trim_matches(['[', ']']);
     let url = if host.contains(':') {
         format!("https://[{host}]:{port}")
     } else {
         format!("https://{host}:{port}")
     };
-    url.parse().map_err(|error| AccessError::credentials("address", &url, error))
+    url.parse().map_err(|error| RequestError::credentials("address", &url, error))
 }
 
 #[cfg(test)]

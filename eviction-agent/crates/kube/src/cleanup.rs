@@ -11,7 +11,7 @@ use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::error::OperationError;
 use crate::item::Item;
-use crate::node_patch::{NodePatcher, NodeResponse, PatchKind};
+use crate::node_patch::{Patch, is_stale, read_node, removals, send_patch};
 use crate::request::Request;
 
 /// The time limit for one node, in case others write continuously or the server stays unavailable.
@@ -39,7 +39,7 @@ pub async fn list_nodes(client: &Client) -> Result<Vec<String>, OperationError> 
         let page: ObjectList<Item> =
             serde_json::from_slice(&body).map_err(|error| OperationError::because(OPERATION, &error))?;
         let nodes = page.items.into_iter().filter_map(|node| node.identity);
-        names.extend(nodes.map(|identity| identity.key.name.into()));
+        names.extend(nodes.map(|identity| identity.name.into()));
         let Some(token) = page.metadata.continue_.filter(|token| !token.is_empty()) else {
             return Ok(names);
         };
@@ -48,97 +48,105 @@ pub async fn list_nodes(client: &Client) -> Result<Vec<String>, OperationError> 
     }
 }
 
-/// The taints and conditions that were removed from a node.
+/// The agent's taints and conditions on a node, or those that were removed from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Clean {
+pub struct Leftovers {
     /// Taints as `KEY:EFFECT`.
     pub taints: Vec<String>,
     /// Types of conditions.
     pub conditions: Vec<String>,
 }
 
-/// Removes the agent's conditions and taints from a node; with `only_read` returns what it would remove.
+/// Returns the agent's conditions and taints on a node.
+///
+/// # Errors
+/// As [`clean_node`].
+pub async fn find_leftovers(client: &Client, name: &str) -> Result<Leftovers, OperationError> {
+    let until = Instant::now() + NODE_TIMEOUT;
+    retry(name, until, async || read(client, name).await.map(|node| Leftovers::of(&node))).await
+}
+
+/// Removes the agent's conditions and taints from a node. With `is_dry` the server removes none (dry run).
 ///
 /// # Errors
 /// If the node does not exist, or the API server cannot be reached, rejects a request, or does not respond for 30 s.
-pub async fn clean_node(patcher: &NodePatcher, name: &str, only_read: bool) -> Result<Clean, OperationError> {
+pub async fn clean_node(client: &Client, name: &str, is_dry: bool) -> Result<Leftovers, OperationError> {
     let until = Instant::now() + NODE_TIMEOUT;
-    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
-    let (mut removed, mut repeats) = (Clean::default(), 0);
-    loop {
-        let mut response = patcher.read(name).await;
-        let mut operation = "read";
-        if let Some(node) = response.node.take() {
-            let node = node.map_err(|why| error("read", name, &why))?;
-            if only_read {
-                return Ok(Clean::of(&node));
-            }
-            match clean_once(patcher, &node, &mut removed).await {
-                Ok(false) => return Ok(removed),
-                // A dry run changes nothing.
-                Ok(true) if patcher.is_dry => return Ok(removed),
-                Ok(true) if repeats < MAX_REPEATS => {
-                    repeats += 1;
-                    continue;
-                }
-                Ok(true) => {
-                    return Err(error("clean", name, "something else writes the removed values again")
-                        .help("the agent still runs there: take its DaemonSet away first"));
-                }
-                Err(rejected) => (operation, response) = rejected,
-            }
+    let mut removed = Leftovers::default();
+    for _ in 0..=MAX_REPEATS {
+        let clean = async || remove_leftovers(client, name, &mut removed, is_dry).await;
+        let is_any = retry(name, until, clean).await?;
+        if !is_any || is_dry {
+            return Ok(removed);
         }
-        if !is_transient(&response) || Instant::now() >= until {
-            return Err(failure(operation, name, &response.result));
+    }
+    Err(error("clean", name, "something else writes the removed values again")
+        .help("the agent still runs there: take its DaemonSet away first"))
+}
+
+/// The operation that failed, and its result.
+type Failed = (&'static str, ApiResult);
+
+/// Repeats an operation on a node until it succeeds or a retry cannot succeed, at most until this time.
+async fn retry<T>(
+    name: &str,
+    until: Instant,
+    mut operation: impl AsyncFnMut() -> Result<T, Failed>,
+) -> Result<T, OperationError> {
+    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
+    loop {
+        let (operation, result) = match operation().await {
+            Ok(done) => return Ok(done),
+            Err(failed) => failed,
+        };
+        if !is_transient(&result) || Instant::now() >= until {
+            return Err(failure(operation, name, &result));
         }
         sleep(backoff.pause()).await;
     }
 }
 
+async fn read(client: &Client, name: &str) -> Result<Node, Failed> {
+    read_node(client, name).await.map_err(|result| ("read", result))
+}
+
 /// Removes the agent's taints and conditions and adds them to `removed`. Returns false if there are none.
-/// Fails with the response if the server did not accept a patch.
-async fn clean_once(
-    patcher: &NodePatcher,
-    node: &Node,
-    removed: &mut Clean,
-) -> Result<bool, (&'static str, NodeResponse)> {
+async fn remove_leftovers(
+    client: &Client,
+    name: &str,
+    removed: &mut Leftovers,
+    is_dry: bool,
+) -> Result<bool, Failed> {
+    let node = read(client, name).await?;
     let mut is_any = false;
-    for kind in PatchKind::ALL {
-        let patch = kind.removal(node);
-        if patch.is_empty() {
-            continue;
-        }
-        let response = patcher.send_patch(node, &patch).await;
-        let (operation, list) = match kind {
-            PatchKind::Taints => ("take the taints from", &mut removed.taints),
-            PatchKind::Conditions => ("take the conditions from", &mut removed.conditions),
+    for patch in removals(&node).into_iter().filter(|patch| !patch.is_empty()) {
+        let (operation, list) = match patch {
+            Patch::Taints(_) => ("take the taints from", &mut removed.taints),
+            Patch::Conditions { .. } => ("take the conditions from", &mut removed.conditions),
         };
-        if response.result != ApiResult::Accepted {
-            return Err((operation, response));
-        }
+        send_patch(client, &node, &patch, is_dry).await.map_err(|result| (operation, result))?;
         list.extend(patch.removed());
         is_any = true;
     }
     Ok(is_any)
 }
 
-impl Clean {
+impl Leftovers {
     /// Returns the agent's taints and conditions on a node.
     fn of(node: &Node) -> Self {
-        let [taints, conditions] = PatchKind::ALL.map(|kind| kind.removal(node).removed());
+        let [taints, conditions] = removals(node).map(|patch| patch.removed());
         Self { taints, conditions }
     }
 }
 
 /// Returns the agent's taints and conditions on a node, in one list.
 pub(crate) fn leftovers(node: &Node) -> Vec<String> {
-    let Clean { taints, conditions } = Clean::of(node);
-    taints.into_iter().chain(conditions).collect()
+    removals(node).iter().flat_map(Patch::removed).collect()
 }
 
 /// Whether a retry may succeed.
-fn is_transient(response: &NodeResponse) -> bool {
-    response.is_stale() || matches!(response.result, ApiResult::Throttled { .. } | ApiResult::Unknown { .. })
+fn is_transient(result: &ApiResult) -> bool {
+    is_stale(result) || matches!(result, ApiResult::Throttled { .. } | ApiResult::Unknown { .. })
 }
 
 fn error(operation: &'static str, name: &str, why: &str) -> OperationError {

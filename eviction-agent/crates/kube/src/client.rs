@@ -1,35 +1,25 @@
 //! Requests to the API server, and to the kubelet for its configuration and statistics.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use eviction_core::input::ApiReachability;
 use eviction_core::progress::{ApiOperation, ApiResult};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use http::{Response, StatusCode};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout, timeout_at};
 use tower::ServiceExt as _;
 
-use crate::access::{Access, KubeletAddress};
+use crate::access::Access;
 use crate::backoff::Backoff;
-use crate::error::{AccessError, OperationError, RequestError};
+use crate::error::{OperationError, RequestError};
 use crate::metrics::{Observer, operation};
-use crate::reachability::{ApiReachability, is_handled};
-use crate::request::{Request, Response, retry_after};
-use crate::response::{Permissions, interpret};
-use crate::stack::{Service, Stack, TokenFile};
-
-/// The number of connections that [`Client::keep_warm`] keeps open. At a threshold crossing the agent taints
-/// the node and evicts a pod, and neither request should wait for the connection of the other.
-const WARM_CONNECTIONS: usize = 2;
-
-/// The maximum number of idle connections, and how long each is kept. Request connections are kept almost as
-/// long as by the API server, which closes one after 90 s without a request (`IdleTimeout` of its
-/// `http.Server`). Connections for lists and watches are kept between pages, and between a list and its
-/// watch.
-const REQUESTS: (usize, Duration) = (WARM_CONNECTIONS, Duration::from_secs(80));
-const WATCHES: (usize, Duration) = (1, Duration::from_secs(1));
-const NONE: (usize, Duration) = (0, Duration::ZERO);
+use crate::reachability::{RequestFailures, is_handled};
+use crate::request::{Request, read_to_end, status_message};
+use crate::response::{interpret, log_missing_permission};
+use crate::stack::{CredentialsLock, NONE, Service, Stack, TokenFile, WATCHES};
 
 /// How long a connection may be idle before a request keeps it alive. The API server closes it after 90 s
 /// (`IdleTimeout` of its `http.Server`).
@@ -59,32 +49,17 @@ pub struct Client {
 struct Shared {
     access: Access,
     token: Option<Arc<TokenFile>>,
-    connections: Mutex<Connections>,
-    /// Locked while the credentials are read, so that only one exec plugin runs at a time.
-    reading: Arc<tokio::sync::Mutex<()>>,
+    /// Built on demand, and again when it no longer works.
+    stack: Mutex<Option<Arc<Stack>>>,
     /// Notified when connections were closed.
     closed: Notify,
     observer: Observer,
-    /// Whether the server is available.
-    reachable: watch::Sender<bool>,
-    reachability: Mutex<ApiReachability>,
-    permissions: Permissions,
+    reachability: watch::Sender<ApiReachability>,
+    failures: Mutex<RequestFailures>,
+    /// The operations without a permission, which were logged.
+    missing_permissions: Mutex<BTreeSet<ApiOperation>>,
     /// Notified when a request failed or has no response yet, which starts the probe.
     check_reachability: Notify,
-}
-
-/// The connections, created on demand and recreated when they no longer work.
-#[derive(Default)]
-struct Connections {
-    stack: Option<Arc<Stack>>,
-    /// The service for requests, with its connection pool.
-    pool: Option<Service>,
-}
-
-impl std::fmt::Debug for Connections {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Connections")
-    }
 }
 
 impl Client {
@@ -93,7 +68,7 @@ impl Client {
     ///
     /// # Errors
     /// If the credentials cannot be read or are invalid.
-    pub fn new(access: Access) -> Result<Self, AccessError> {
+    pub fn new(access: Access) -> Result<Self, RequestError> {
         Self::observed(access, Observer::default())
     }
 
@@ -101,23 +76,21 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::new`].
-    pub fn observed(access: Access, observer: Observer) -> Result<Self, AccessError> {
+    pub fn observed(access: Access, observer: Observer) -> Result<Self, RequestError> {
         let token = access.token_file.clone().map(|file| Arc::new(TokenFile::new(file)));
         if let Some(token) = &token {
             token.header(Instant::now())?;
         }
         let stack = Stack::build(&access, token.clone())?;
-        let connections = Mutex::new(Connections { stack: Some(Arc::new(stack)), pool: None });
         let shared = Shared {
             access,
             token,
-            connections,
-            reading: Arc::default(),
+            stack: Mutex::new(Some(Arc::new(stack))),
             closed: Notify::new(),
             observer,
-            reachable: watch::Sender::new(true),
-            reachability: Mutex::default(),
-            permissions: Permissions::default(),
+            reachability: watch::Sender::default(),
+            failures: Mutex::default(),
+            missing_permissions: Mutex::default(),
             check_reachability: Notify::new(),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -136,7 +109,7 @@ impl Client {
     /// # Errors
     /// If there is no response. [`RequestError::may_have_been_carried_out`] returns whether the request may
     /// have been carried out anyway.
-    pub async fn request(&self, request: Request) -> Result<Response, RequestError> {
+    pub async fn request(&self, request: Request) -> Result<Response<Bytes>, RequestError> {
         self.send(request, false).await
     }
 
@@ -144,22 +117,22 @@ impl Client {
     pub(crate) async fn call(&self, operation: ApiOperation, request: Request) -> (ApiResult, Option<Bytes>) {
         let response = self.request(request).await;
         let result = interpret(operation, &response);
-        self.shared.permissions.record(operation, &result);
-        let body = response.ok().filter(|_| result == ApiResult::Accepted).map(|response| response.body);
+        log_missing_permission(&mut lock(&self.shared.missing_permissions), operation, &result);
+        let body = response.ok().filter(|_| result == ApiResult::Accepted).map(Response::into_body);
         (result, body)
     }
 
     /// Sends a request over a connection of the pool, or over a new one, since those of the pool may be broken.
-    async fn send(&self, request: Request, is_new: bool) -> Result<Response, RequestError> {
+    async fn send(&self, request: Request, is_new: bool) -> Result<Response<Bytes>, RequestError> {
         let began = Instant::now();
         let result = self.exchange(&request, is_new).await;
-        let status = result.as_ref().map(|response| response.status);
+        let status = result.as_ref().map(|response| response.status().as_u16());
         self.record_status(operation(&request.method, &request.path), status);
         // The other pooled connections use the same network path.
         if let Err(RequestError::Deadline { .. } | RequestError::Broken(_)) = &result
             && !is_new
         {
-            self.shared.connections().pool = None;
+            lock(&self.shared.stack).iter().for_each(|stack| stack.close_pool());
             self.shared.closed.notify_one();
         }
         // The server can answer this path even without its store.
@@ -183,52 +156,35 @@ impl Client {
     ) -> Result<Bytes, OperationError> {
         let result = self.request(request).await;
         let response = result.map_err(|error| OperationError::because(operation, &error))?;
-        let status = response.status;
+        let status = response.status().as_u16();
         if status == 200 {
-            return Ok(response.body);
+            return Ok(response.into_body());
         }
-        let error = OperationError::new(format!("{operation}: {status}: {}", response.status_message()));
+        let error = OperationError::new(format!("{operation}: {status}: {}", status_message(&response)));
         Err(match help {
             Some(help) if status == 403 => error.help(help),
             _ => error,
         })
     }
 
-    async fn exchange(&self, request: &Request, is_new: bool) -> Result<Response, RequestError> {
+    /// Sends a request over a connection of the pool or, with `is_new`, over a new one.
+    async fn exchange(&self, request: &Request, is_new: bool) -> Result<Response<Bytes>, RequestError> {
         let message = request.write()?;
         let (address, within) = (self.shared.access.authority(), request.within);
         let until = tokio::time::Instant::now() + within;
-        let service = timeout_at(until, self.pool(is_new)).await.map_err(|_elapsed| {
+        let stack = timeout_at(until, self.stack()).await.map_err(|_elapsed| {
             let source = format!("the credentials were not read within {within:?}").into();
             RequestError::Connect { address: address.clone(), source }
         })??;
+        let service = if is_new { stack.service(NONE) } else { stack.pool() };
         let exchange = async {
             let response = service.oneshot(message).await;
             let response = response.map_err(|cause| RequestError::of_service(cause, &address))?;
             let (head, body) = response.into_parts();
-            let body = Limited::new(body, request.largest).collect().await;
-            let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
-                Some(_) => RequestError::TooLarge { limit: request.largest },
-                None => RequestError::Broken(error),
-            })?;
-            let (status, retry_after) = (head.status.as_u16(), retry_after(&head.headers));
-            Ok(Response { status, retry_after, body: body.to_bytes() })
+            Ok(Response::from_parts(head, read_to_end(body, request.largest).await?))
         };
         let timed_out = |_elapsed| RequestError::Deadline { after: within };
         timeout_at(until, exchange).await.map_err(timed_out)?
-    }
-
-    /// Returns the service with the connections of the pool, or one with a new connection.
-    async fn pool(&self, is_new: bool) -> Result<Service, RequestError> {
-        if is_new {
-            return Ok(self.stack().await?.service(NONE));
-        }
-        if let Some(pool) = &self.shared.connections().pool {
-            return Ok(pool.clone());
-        }
-        let stack = self.stack().await?;
-        let pool = &mut self.shared.connections().pool;
-        Ok(pool.get_or_insert_with(|| stack.service(REQUESTS)).clone())
     }
 
     /// Returns a service with separate connections, for lists and watches.
@@ -237,21 +193,20 @@ impl Client {
     }
 
     async fn stack(&self) -> Result<Arc<Stack>, RequestError> {
-        if let Some(stack) = &self.shared.connections().stack {
+        if let Some(stack) = &*lock(&self.shared.stack) {
             return Ok(Arc::clone(stack));
         }
-        let reading = Arc::clone(&self.shared.reading).lock_owned().await;
-        if let Some(stack) = &self.shared.connections().stack {
+        let credentials = CredentialsLock::acquire(&self.shared.access).await?;
+        if let Some(stack) = &*lock(&self.shared.stack) {
             return Ok(Arc::clone(stack));
         }
         let shared = Arc::clone(&self.shared);
         // The read continues if this request times out, so that a later request finds its result.
         let built = tokio::task::spawn_blocking(move || {
-            let _reading = reading;
-            let stack = Arc::new(Stack::build(&shared.access, shared.token.clone())?);
-            Ok::<_, AccessError>(Arc::clone(shared.connections().stack.insert(stack)))
+            let (stack, _lock) = Stack::build_locked(&shared.access, shared.token.clone(), credentials)?;
+            Ok::<_, RequestError>(Arc::clone(lock(&shared.stack).insert(Arc::new(stack))))
         });
-        Ok(built.await.map_err(|error| RequestError::Malformed(error.into()))??)
+        built.await.map_err(|error| RequestError::Malformed(error.into()))?
     }
 
     /// Counts a request. If the server rejected the credentials or its certificate did not verify, the next
@@ -265,7 +220,7 @@ impl Client {
             token.invalidate();
         }
         if self.shared.access.is_renewed_by_stack() {
-            *self.shared.connections() = Connections::default();
+            *lock(&self.shared.stack) = None;
             self.shared.closed.notify_one();
         }
     }
@@ -277,8 +232,8 @@ impl Client {
 
     /// Returns whether the server is available, according to the previous requests and, after a failure, to
     /// those of [`Client::probe`].
-    pub fn reachable(&self) -> watch::Receiver<bool> {
-        self.shared.reachable.subscribe()
+    pub fn reachability(&self) -> watch::Receiver<ApiReachability> {
+        self.shared.reachability.subscribe()
     }
 
     /// Starts [`Client::probe`], because the server may be unavailable.
@@ -316,8 +271,9 @@ impl Client {
             // Two simultaneous requests need two connections.
             let (first, second) =
                 tokio::join!(self.request(Request::get(VERSION)), self.request(Request::get(VERSION)));
-            let is_good =
-                |result: &Result<Response, _>| matches!(result, Ok(response) if response.status != 401);
+            let is_good = |result: &Result<Response<_>, RequestError>| {
+                result.as_ref().is_ok_and(|response| response.status() != StatusCode::UNAUTHORIZED)
+            };
             if !is_good(&first) || !is_good(&second) {
                 sleep(backoff.pause()).await;
                 continue;
@@ -331,50 +287,29 @@ impl Client {
     }
 }
 
-/// An endpoint of the kubelet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KubeletEndpoint {
-    /// The running configuration of the kubelet.
-    Configz,
-    /// The Summary of `stats/v1alpha1`.
-    StatsSummary,
-}
-
-impl KubeletEndpoint {
-    /// Returns the path of the endpoint.
-    pub const fn path(self) -> &'static str {
-        match self {
-            Self::Configz => "/configz",
-            Self::StatsSummary => "/stats/summary",
-        }
-    }
-}
-
 /// The timeout of a kubelet request. The kubelet may have to authenticate the client at the API server, which
 /// it gives up after 10 s (`authentication.webhook`).
 const KUBELET_WITHIN: Duration = Duration::from_secs(12);
 
-/// Sends a request to a kubelet with the credentials for the API server. Without a `server_name`, the
-/// kubelet's certificate may be for `node_name`, as a self-signed one is, or for its address.
+/// Reads this path of a kubelet. Unless `kubelet` has a server name, the kubelet's certificate may be for `node_name`,
+/// as a self-signed one is, or for its address.
 ///
 /// # Errors
 /// If there is no response. If no certificate verifies, the error is that of the first name.
 pub async fn read_kubelet(
-    access: &Access,
-    kubelet: &KubeletAddress,
+    kubelet: &Access,
     node_name: Option<&str>,
-    endpoint: KubeletEndpoint,
-) -> Result<Response, RequestError> {
-    let send_request = async |kubelet: KubeletAddress| {
-        let client = Client::new(access.to_kubelet(kubelet)?)?;
-        client.request(Request::get(endpoint.path()).within(KUBELET_WITHIN)).await
+    path: &str,
+) -> Result<Response<Bytes>, RequestError> {
+    let read = async |kubelet: Access| {
+        let client = Client::new(kubelet)?;
+        client.request(Request::get(path).within(KUBELET_WITHIN)).await
     };
-    let Some(node_name) = node_name.filter(|_| kubelet.server_name.is_none()) else {
-        return send_request(kubelet.clone()).await;
+    let Some(node_name) = node_name.filter(|_| kubelet.config.tls_server_name.is_none()) else {
+        return read(kubelet.clone()).await;
     };
-    let by_name = KubeletAddress { server_name: Some(node_name.to_owned()), ..kubelet.clone() };
-    match send_request(by_name).await {
-        Err(error @ RequestError::Certificate { .. }) => match send_request(kubelet.clone()).await {
+    match read(kubelet.clone().with_server_name(node_name)).await {
+        Err(error @ RequestError::Certificate { .. }) => match read(kubelet.clone()).await {
             Err(RequestError::Certificate { .. }) => Err(error),
             result => result,
         },
@@ -383,19 +318,17 @@ pub async fn read_kubelet(
 }
 
 impl Shared {
-    fn connections(&self) -> MutexGuard<'_, Connections> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn record_result(&self, began: Instant, is_handled: bool) {
-        let mut reachability = self.reachability.lock().unwrap_or_else(PoisonError::into_inner);
-        let now_reachable = reachability.record(began, Instant::now(), is_handled);
-        self.reachable
-            .send_if_modified(|reachable| std::mem::replace(reachable, now_reachable) != now_reachable);
+        let now = lock(&self.failures).record(began, Instant::now(), is_handled);
+        self.reachability.send_if_modified(|before| std::mem::replace(before, now) != now);
         if !is_handled {
             self.check_reachability.notify_one();
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

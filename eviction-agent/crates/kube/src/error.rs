@@ -14,23 +14,6 @@ use thiserror::Error;
 /// An error of another library.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Why the address of the API server or the agent's credentials are not available. No request was sent.
-#[derive(Debug, Error)]
-#[error("{0}")]
-pub struct AccessError(pub(crate) String);
-
-impl AccessError {
-    /// Creates an error in a certificate, a key or a token from this file or other source.
-    pub(crate) fn credentials(what: &str, from: impl fmt::Display, why: impl fmt::Display) -> Self {
-        Self(format!("{what} of {from}: {why}"))
-    }
-
-    /// Creates an error for a file that cannot be read.
-    pub(crate) fn read(what: &str, path: &Path, cause: &io::Error) -> Self {
-        Self(format!("read {what} {}: {cause}", path.display()))
-    }
-}
-
 /// Why an operation failed, as a message for users.
 #[derive(Debug, Error)]
 #[error("{message}")]
@@ -84,9 +67,9 @@ impl OperationError {
 /// Why a request has no response.
 #[derive(Debug, Error)]
 pub enum RequestError {
-    /// The credentials are not available, so no request was sent.
-    #[error(transparent)]
-    Access(#[from] AccessError),
+    /// The address of the server or the credentials are not available, so no request was sent.
+    #[error("{0}")]
+    Access(String),
     /// The connection failed, so no request was sent.
     #[error("connect to {address}")]
     Connect {
@@ -126,6 +109,16 @@ pub enum RequestError {
 }
 
 impl RequestError {
+    /// Creates an error in a certificate, a key or a token from this file or other source.
+    pub(crate) fn credentials(what: &str, from: impl fmt::Display, why: impl fmt::Display) -> Self {
+        Self::Access(format!("{what} of {from}: {why}"))
+    }
+
+    /// Creates an error for a credentials file that cannot be read.
+    pub(crate) fn read_file(what: &str, path: &Path, cause: &io::Error) -> Self {
+        Self::Access(format!("read {what} {}: {cause}", path.display()))
+    }
+
     /// Returns whether the server may have carried out the request.
     pub fn may_have_been_carried_out(&self) -> bool {
         match self {
@@ -142,12 +135,12 @@ impl RequestError {
     /// Converts an error that a service returns instead of a response. Determines whether the request may
     /// have left this process.
     pub(crate) fn of_service(cause: BoxError, address: &str) -> Self {
-        let cause = match cause.downcast::<AccessError>() {
-            Ok(access) => return Self::Access(*access),
+        let cause = match cause.downcast::<Self>() {
+            Ok(error) => return *error,
             Err(cause) => cause,
         };
         if let Some(auth) = find::<kube::client::AuthError>(&*cause) {
-            return Self::Access(AccessError::credentials("credentials", address, chain(auth)));
+            return Self::credentials("credentials", address, chain(auth));
         }
         let address = address.to_owned();
         if let Some(source) = find::<rustls::Error>(&*cause).filter(|error| is_certificate_error(error)) {

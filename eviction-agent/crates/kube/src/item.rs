@@ -15,45 +15,22 @@ use serde_json::value::{RawValue, to_raw_value};
 /// fields are ignored.
 macro_rules! objects {
     ($($(#[$outer:meta])* $vis:vis struct $name:ident {
-        $($(#[$inner:meta])* $field:ident: $type:ty,)*
+        $($(#[$inner:meta])* $field_vis:vis $field:ident: $type:ty,)*
     })+) => {$(
         $(#[$outer])*
         #[derive(Clone, Debug, Default, serde::Deserialize)]
         #[serde(rename_all = "camelCase", default)]
         $vis struct $name {
-            $($(#[$inner])* #[serde(deserialize_with = "eviction_core::nullable::nullable")] $field: $type,)*
+            $(
+                $(#[$inner])*
+                #[serde(deserialize_with = "eviction_core::nullable::nullable")]
+                $field_vis $field: $type,
+            )*
         }
     )+};
 }
 
 pub(crate) use objects;
-
-/// The namespace and name of an object. A later object may have the same key.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
-    /// The namespace; empty for objects without one.
-    pub namespace: Box<str>,
-    /// The name of the object.
-    pub name: Box<str>,
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.namespace.is_empty() {
-            write!(f, "{}/", self.namespace)?;
-        }
-        f.write_str(&self.name)
-    }
-}
-
-/// The key, the uid and the version of an object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    pub(crate) key: Key,
-    pub(crate) uid: Box<str>,
-    /// `metadata.resourceVersion`.
-    pub(crate) version: Box<str>,
-}
 
 /// Returns whether a `metadata.resourceVersion` is known to be older than the other. Versions are ordered if
 /// they are numbers, as those of the API server itself always are (KEP-5504).
@@ -64,23 +41,24 @@ pub(crate) fn is_before(version: &str, other: &str) -> bool {
 
 objects! {
     struct Object {
-        metadata: Metadata,
+        metadata: Identity,
     }
 
-    struct Metadata {
-        namespace: Box<str>,
-        name: Box<str>,
-        uid: Box<str>,
-        resource_version: Box<str>,
+    /// The name, the uid and the version of an object.
+    pub(crate) struct Identity {
+        /// Empty for objects without one.
+        pub(crate) namespace: Box<str>,
+        pub(crate) name: Box<str>,
+        pub(crate) uid: Box<str>,
+        pub(crate) resource_version: Box<str>,
     }
 }
 
 impl Identity {
-    /// Returns the identity of an object with a name and a uid.
-    fn of(metadata: Metadata) -> Option<Self> {
-        let Metadata { namespace, name, uid, resource_version: version } = metadata;
-        let is_complete = !name.is_empty() && !uid.is_empty();
-        is_complete.then_some(Self { key: Key { namespace, name }, uid, version })
+    /// Returns `NAMESPACE/NAME`, or the name of an object without a namespace. A later object may have the same key.
+    pub(crate) fn key(&self) -> Box<str> {
+        let Self { namespace, name, .. } = self;
+        if namespace.is_empty() { name.clone() } else { format!("{namespace}/{name}").into() }
     }
 }
 
@@ -99,7 +77,7 @@ impl From<Box<RawValue>> for Item {
         let Object { metadata } = serde_json::from_str(json.get()).unwrap_or_default();
         // Bookmarks have only the version.
         let resource_version = Some(String::from(&*metadata.resource_version)).filter(|it| !it.is_empty());
-        let identity = Identity::of(metadata);
+        let identity = Some(metadata).filter(|it| !it.name.is_empty() && !it.uid.is_empty());
         Self { identity, json, meta: ObjectMeta { resource_version, ..ObjectMeta::default() } }
     }
 }
@@ -173,7 +151,7 @@ mod tests {
     use super::*;
 
     fn parts(item: &Item) -> (Option<String>, Option<String>, &str) {
-        let name = item.identity.as_ref().map(|identity| identity.key.to_string());
+        let name = item.identity.as_ref().map(|identity| identity.key().into());
         (name, item.resource_version(), item.json.get())
     }
 
@@ -208,7 +186,7 @@ mod tests {
     fn identity_needs_a_name_and_a_uid() {
         let of = |json: &str| {
             let item = Item::from(RawValue::from_string(json.to_owned()).unwrap());
-            item.identity.map(|it| format!("{} {} {}", it.key, it.uid, it.version))
+            item.identity.map(|it| format!("{} {} {}", it.key(), it.uid, it.resource_version))
         };
         let complete = r#"{"metadata":{"namespace":"a","name":"b\u0041","uid":"c","resourceVersion":"7"}}"#;
         assert_eq!(of(complete).as_deref(), Some("a/bA c 7"));

@@ -14,8 +14,9 @@ pub enum MetricEvent {
     Request {
         /// The operation, named after the API verb and resource.
         operation: &'static str,
-        /// The status code of the response, or why there is none.
-        code: Code,
+        /// The status code of the response, or why there is none: `unsent`, or `unanswered` if the request may have
+        /// been carried out.
+        code: Result<u16, &'static str>,
     },
     /// An event of the watch of this resource.
     Watch(&'static str, WatchEvent),
@@ -51,11 +52,10 @@ impl Observer {
 
     /// Counts the end of a request with its status, or with the reason for a missing response.
     pub(crate) fn request(&self, operation: &'static str, status: Result<u16, &RequestError>) {
-        let code = match status {
-            Ok(status) => Code::Status(status),
-            Err(error) if error.may_have_been_carried_out() => Code::Unanswered,
-            Err(_) => Code::Unsent,
-        };
+        let code = status.map_err(|error| match error.may_have_been_carried_out() {
+            true => "unanswered",
+            false => "unsent",
+        });
         self.observe(MetricEvent::Request { operation, code });
     }
 }
@@ -63,27 +63,6 @@ impl Observer {
 impl fmt::Debug for Observer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Observer")
-    }
-}
-
-/// The result of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Code {
-    /// The server responded with this status.
-    Status(u16),
-    /// The request was never sent.
-    Unsent,
-    /// The request may have been carried out, but no response arrived.
-    Unanswered,
-}
-
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Status(status) => write!(f, "{status}"),
-            Self::Unsent => f.write_str("unsent"),
-            Self::Unanswered => f.write_str("unanswered"),
-        }
     }
 }
 

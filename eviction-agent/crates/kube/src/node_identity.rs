@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use crate::client::Client;
 use crate::error::OperationError;
 use crate::nodes::parse_node;
-use crate::request::Request;
+use crate::request::{Request, status_message};
 
 /// The maximum wait after a boot until the kubelet has updated the boot id in the node's object.
 const BOOT_ID_TIMEOUT: Duration = Duration::from_secs(20);
@@ -88,9 +88,9 @@ async fn read_boot_id(client: &Client, name: &NodeName) -> Result<Box<str>, Oper
         }
         Err(error) => return Err(OperationError::unavailable(format!("{server}: {}", chain(&error)))),
     };
-    let why = || response.status_message();
-    Err(match response.status {
-        200 => match parse_node(&response.body) {
+    let why = || status_message(&response);
+    Err(match response.status().as_u16() {
+        200 => match parse_node(response.body()) {
             Ok(node) => return Ok(node.boot_id),
             Err(why) => OperationError::new(format!("read node {name}: {why}")),
         },

@@ -50,16 +50,7 @@ impl NodeStatusUpdate {
     }
 }
 
-eviction_core::named_enum! {
-    /// The parts of a node's object that the agent owns.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) enum PatchKind {
-        Taints = "taints",
-        Conditions = "conditions",
-    }
-}
-
-/// A patch of one kind.
+/// A patch of the part of a node's object that the agent owns.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Patch {
     /// Changes of the observed list of taints.
@@ -68,48 +59,58 @@ pub(crate) enum Patch {
     Conditions { write: Vec<Condition>, remove: Vec<&'static str> },
 }
 
-impl PatchKind {
-    /// Compares the observed node with the desired state. Returns the patch, how urgent it is, and when the
-    /// conditions must be written again even without a difference.
-    pub(crate) fn difference(
-        self,
-        desired: &NodeStatusUpdate,
-        node: &Node,
-        now: Timestamp,
-    ) -> (Patch, Due, Option<Timestamp>) {
-        let settings = desired.settings;
-        let (patch, heartbeat) = match self {
-            Self::Taints => {
-                let wanted = NodeCondition::ALL.map(|it| wanted(&desired.pressures[it as usize], settings));
-                (Patch::Taints(taints(node, &wanted)), None)
-            }
-            Self::Conditions if settings.conditions => {
-                let NodeStatusUpdate { pressures, thresholds, period, .. } = desired;
-                let node_conditions::Conditions { all, due, heartbeat } =
-                    node_conditions::conditions(node, pressures, thresholds, *period, now);
-                let patch = Patch::Conditions { write: all.into(), remove: Vec::new() };
-                return (patch, due, Some(heartbeat));
-            }
-            Self::Conditions => (self.removal(node), None),
-        };
-        let due = if patch.is_empty() { Due::Not } else { Due::Status };
-        (patch, due, heartbeat)
-    }
+/// Compares the taints of the observed node with the desired state, as [`condition_difference`] does.
+pub(crate) fn taint_difference(
+    desired: &NodeStatusUpdate,
+    node: &Node,
+    _now: Timestamp,
+) -> (Patch, Due, Option<Timestamp>) {
+    let wanted = NodeCondition::ALL.map(|it| wanted(&desired.pressures[it as usize], desired.settings));
+    let patch = Patch::Taints(taints(node, &wanted));
+    let due = patch.due();
+    (patch, due, None)
+}
 
-    /// Returns a patch that removes everything the agent owns.
-    pub(crate) fn removal(self, node: &Node) -> Patch {
-        match self {
-            Self::Taints => Patch::Taints(taints(node, &[None; NodeCondition::COUNT])),
-            Self::Conditions => {
-                let exists = |kind: &&str| node.conditions.iter().any(|it| *it.kind == **kind);
-                let remove = NodeCondition::ALL.map(condition_type).into_iter().filter(exists).collect();
-                Patch::Conditions { write: Vec::new(), remove }
-            }
-        }
+/// Compares the conditions of the observed node with the desired state. Returns the patch, how urgent it is, and
+/// when it must be written again even without a difference.
+pub(crate) fn condition_difference(
+    desired: &NodeStatusUpdate,
+    node: &Node,
+    now: Timestamp,
+) -> (Patch, Due, Option<Timestamp>) {
+    let NodeStatusUpdate { number: _, pressures, thresholds, period, settings } = desired;
+    if !settings.conditions {
+        let [_, patch] = removals(node);
+        let due = patch.due();
+        return (patch, due, None);
     }
+    let node_conditions::DesiredConditions { all, due, heartbeat } =
+        node_conditions::conditions(node, pressures, thresholds, *period, now);
+    (Patch::Conditions { write: all.into(), remove: Vec::new() }, due, Some(heartbeat))
+}
+
+/// Returns the patches that remove everything the agent owns: taints, then conditions.
+pub(crate) fn removals(node: &Node) -> [Patch; 2] {
+    let exists = |kind: &&str| node.conditions.iter().any(|it| *it.kind == **kind);
+    let remove = NodeCondition::ALL.map(condition_type).into_iter().filter(exists).collect();
+    let taints = taints(node, &[None; NodeCondition::COUNT]);
+    [Patch::Taints(taints), Patch::Conditions { write: Vec::new(), remove }]
 }
 
 impl Patch {
+    /// Returns the operation of the request, whose name is that of the patch in metrics.
+    pub(crate) fn operation(&self) -> ApiOperation {
+        match self {
+            Self::Taints(_) => ApiOperation::Taints,
+            Self::Conditions { .. } => ApiOperation::NodeConditions,
+        }
+    }
+
+    /// Returns how urgent the patch is, if each of its changes is.
+    fn due(&self) -> Due {
+        if self.is_empty() { Due::Not } else { Due::Status }
+    }
+
     /// Returns whether the patch changes nothing.
     pub(crate) fn is_empty(&self) -> bool {
         match self {
@@ -148,61 +149,45 @@ impl Patch {
     }
 }
 
-/// Sends patches of nodes. It repeats none, since a patch is only valid once.
-#[derive(Debug)]
-pub struct NodePatcher {
-    client: Client,
-    /// Whether the server changes nothing (dry run).
-    pub(crate) is_dry: bool,
+/// Sends a patch, once: it is only valid for this state of the node. The server rejects it if the node is another
+/// object; for taints also if the node has changed. With `is_dry` the server changes nothing (dry run). Returns the
+/// node after the patch, or the result if it is another than [`ApiResult::Accepted`].
+pub(crate) async fn send_patch(
+    client: &Client,
+    node: &Node,
+    patch: &Patch,
+    is_dry: bool,
+) -> Result<Node, ApiResult> {
+    let (subresource, content_type, body) = match patch {
+        Patch::Taints(changes) => ("", JSON_PATCH, taint_patch(node, changes)),
+        Patch::Conditions { write, remove } => {
+            ("/status", STRATEGIC_MERGE, condition_patch(node, write, remove))
+        }
+    };
+    // A node's name is a DNS name, which needs no escapes in a path.
+    let path = format!("/api/v1/nodes/{}{subresource}", node.name);
+    let request = Request::patch(path, content_type, body).on_server(WITHIN, is_dry);
+    send(client, patch.operation(), request).await
 }
 
-/// The result of a request.
-#[derive(Clone, Debug)]
-pub(crate) struct NodeResponse {
-    pub(crate) result: ApiResult,
-    /// The node after the request, or why it cannot be decoded; `None` if the response does not contain it.
-    pub(crate) node: Option<Result<Node, String>>,
+/// Reads a node. Returns the result if it is another than [`ApiResult::Accepted`].
+pub(crate) async fn read_node(client: &Client, name: &str) -> Result<Node, ApiResult> {
+    let request = Request::get(format!("/api/v1/nodes/{name}")).within(WITHIN);
+    send(client, ApiOperation::Node, request).await
 }
 
-impl NodeResponse {
-    /// Returns whether the node has changed since the patch was made, so that it must be read again.
-    pub(crate) fn is_stale(&self) -> bool {
-        matches!(self.result, ApiResult::Rejected { status: 409 | 422, .. } | ApiResult::Replaced)
+async fn send(client: &Client, operation: ApiOperation, request: Request) -> Result<Node, ApiResult> {
+    match client.call(operation, request).await {
+        (ApiResult::Accepted, body) => {
+            parse_node(&body.unwrap_or_default()).map_err(|why| ApiResult::Unknown { why: why.into() })
+        }
+        (result, _body) => Err(result),
     }
 }
 
-impl NodePatcher {
-    /// Creates a patcher for this client. With `is_dry` the server checks patches and changes nothing.
-    pub fn new(client: Client, is_dry: bool) -> Self {
-        Self { client, is_dry }
-    }
-
-    /// Sends a patch. The server rejects it if the node is another object; for taints also if the node has
-    /// changed.
-    pub(crate) async fn send_patch(&self, node: &Node, patch: &Patch) -> NodeResponse {
-        let (operation, subresource, content_type, body) = match patch {
-            Patch::Taints(changes) => (ApiOperation::Taints, "", JSON_PATCH, taint_patch(node, changes)),
-            Patch::Conditions { write, remove } => {
-                let body = condition_patch(node, write, remove);
-                (ApiOperation::NodeConditions, "/status", STRATEGIC_MERGE, body)
-            }
-        };
-        // A node's name is a DNS name, which needs no escapes in a path.
-        let path = format!("/api/v1/nodes/{}{subresource}", node.name);
-        let request = Request::patch(path, content_type, body).on_server(WITHIN, self.is_dry);
-        self.send(operation, request).await
-    }
-
-    /// Reads a node.
-    pub(crate) async fn read(&self, name: &str) -> NodeResponse {
-        let request = Request::get(format!("/api/v1/nodes/{name}")).within(WITHIN);
-        self.send(ApiOperation::Node, request).await
-    }
-
-    async fn send(&self, operation: ApiOperation, request: Request) -> NodeResponse {
-        let (result, body) = self.client.call(operation, request).await;
-        NodeResponse { result, node: body.map(|body| parse_node(&body)) }
-    }
+/// Returns whether the node has changed since the patch was made, so that it must be read again.
+pub(crate) fn is_stale(result: &ApiResult) -> bool {
+    matches!(result, ApiResult::Rejected { status: 409 | 422, .. } | ApiResult::Replaced)
 }
 
 /// Returns a JSON patch (RFC 6902), which is applied completely or not at all. The node must be the observed

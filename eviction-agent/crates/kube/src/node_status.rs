@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use eviction_core::node::Node;
 use eviction_core::node_conditions::Due;
-use eviction_core::progress::ApiResult;
+use eviction_core::progress::{ApiOperation, ApiResult};
 use eviction_core::time::{Timestamp, since};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -18,8 +18,10 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::item;
-use crate::metrics::{MetricEvent, Observer};
-use crate::node_patch::{NodePatcher, NodeResponse, NodeStatusUpdate, PatchKind};
+use crate::metrics::MetricEvent;
+use crate::node_patch::{
+    NodeStatusUpdate, Patch, condition_difference, is_stale, read_node, send_patch, taint_difference,
+};
 use crate::object_store::StoreView;
 
 /// How long conditions wait for the taints of the same update. Patches of taints test the version, which a
@@ -42,7 +44,7 @@ const REJECTION_PAUSE: Duration = Duration::from_secs(30);
 const CONFLICTS: u32 = 4;
 
 /// The kinds of patches.
-pub const PATCH_KINDS: [&str; 2] = [PatchKind::Taints.name(), PatchKind::Conditions.name()];
+pub const PATCH_KINDS: [&str; 2] = [ApiOperation::Taints.name(), ApiOperation::NodeConditions.name()];
 
 /// The results of patches: those of [`ApiResult::name`] except results of evictions only, and a conflict.
 pub const PATCH_RESULTS: [&str; 9] = [
@@ -64,40 +66,38 @@ pub(crate) fn reconcile(
     desired: &watch::Receiver<Option<Arc<NodeStatusUpdate>>>,
     nodes: watch::Receiver<Arc<StoreView<Node>>>,
 ) -> watch::Receiver<u64> {
-    let observed = ObservedNode::default();
-    let start = |kind, taints| {
+    let start = |difference, taints| {
         let (done, written) = watch::channel(0);
         let reconciler = Reconciler {
-            kind,
-            patcher: NodePatcher::new(client.clone(), false),
+            difference,
+            client: client.clone(),
             desired: desired.clone(),
-            node: observed.0.subscribe(),
-            observed: observed.clone(),
+            observed: ObservedNode::new(nodes.clone()),
             taints,
             done,
-            observer: client.observer().clone(),
             retry: Retry::default(),
         };
         tokio::spawn(reconciler.run());
         written
     };
-    let taints = start(PatchKind::Taints, None);
-    start(PatchKind::Conditions, Some(taints.clone()));
-    tokio::spawn(observed.clone().update_from_watch(nodes));
+    let taints = start(taint_difference as Difference, None);
+    start(condition_difference, Some(taints.clone()));
     taints
 }
 
+/// Compares the desired state with the node. Returns the patch, how urgent it is, and when it must be written again
+/// even without a difference.
+type Difference = fn(&NodeStatusUpdate, &Node, Timestamp) -> (Patch, Due, Option<Timestamp>);
+
 /// The reconciliation of one kind of patch.
 struct Reconciler {
-    kind: PatchKind,
-    patcher: NodePatcher,
+    difference: Difference,
+    client: Client,
     desired: watch::Receiver<Option<Arc<NodeStatusUpdate>>>,
-    node: watch::Receiver<Option<Arc<Node>>>,
     observed: ObservedNode,
     /// For conditions: the number of the last update whose taints are written.
     taints: Option<watch::Receiver<u64>>,
     done: watch::Sender<u64>,
-    observer: Observer,
     retry: Retry,
 }
 
@@ -124,7 +124,7 @@ impl Reconciler {
         };
         tokio::select! {
             changed = self.desired.changed() => changed.is_ok(),
-            changed = self.node.changed() => changed.is_ok(),
+            changed = self.observed.nodes.changed() => changed.is_ok(),
             () = sleep(pause) => true,
         }
     }
@@ -138,8 +138,7 @@ impl Reconciler {
             sleep(EVICTIONS_FIRST).await;
         }
         let Some(desired) = self.desired.borrow_and_update().clone() else { return Wait::Change };
-        let node = self.node.borrow_and_update().clone();
-        let wait = match node {
+        let wait = match self.observed.newest() {
             Some(node) => self.patch(&desired, &node).await,
             None => Wait::Change,
         };
@@ -152,56 +151,58 @@ impl Reconciler {
 
     async fn patch(&mut self, desired: &NodeStatusUpdate, node: &Node) -> Wait {
         let now = Timestamp::now();
-        let (patch, due, heartbeat) = self.kind.difference(desired, node, now);
-        self.observer.observe(MetricEvent::OutOfSync(self.kind.name(), due >= Due::Detail));
+        let (patch, due, heartbeat) = (self.difference)(desired, node, now);
+        let kind = patch.operation().name();
+        let observer = self.client.observer();
+        observer.observe(MetricEvent::OutOfSync(kind, due >= Due::Detail));
         if due == Due::Not {
             return heartbeat.map_or(Wait::Change, |heartbeat| Wait::ChangeOr(time_until(heartbeat, now)));
         }
-        if let Some(remaining) = self.retry.remaining(self.kind, due, desired.number, node) {
+        if let Some(remaining) = self.retry.remaining(&patch, due, desired.number, node) {
             return Wait::ChangeOr(remaining);
         }
-        let response = self.patcher.send_patch(node, &patch).await;
-        let is_stale = response.is_stale();
-        let result = if is_stale { "conflict" } else { response.result.name() };
-        self.observer.observe(MetricEvent::Patch(self.kind.name(), result));
-        if is_stale {
-            return self.read_again(node, &response.result).await;
-        }
-        self.retry.conflicts = 0;
-        match &response.result {
-            ApiResult::Accepted => {
-                self.retry.patched = Some((desired.number, node.uid.clone(), Instant::now()));
-                patch.log();
+        let response = send_patch(&self.client, node, &patch, false).await;
+        let result = match &response {
+            Ok(_) => ApiResult::Accepted.name(),
+            Err(result) if is_stale(result) => "conflict",
+            Err(result) => result.name(),
+        };
+        observer.observe(MetricEvent::Patch(kind, result));
+        match response {
+            Err(result) if is_stale(&result) => self.read_again(kind, node, &result).await,
+            Err(result) => {
+                tracing::debug!(kind, ?result, "the node is not patched");
+                self.retry.conflicts = 0;
+                self.not_patched(&result)
             }
-            result => tracing::debug!(kind = self.kind.name(), ?result, "the node is not patched"),
+            Ok(patched) => {
+                patch.log();
+                self.observed.response = Some(Arc::new(patched));
+                self.retry.accepted(desired.number, node)
+            }
         }
-        self.observe(node, &response);
-        self.retry.after(&response.result)
     }
 
     /// Reads the node again, because another client has changed it.
-    async fn read_again(&mut self, node: &Node, refusal: &ApiResult) -> Wait {
-        let response = self.patcher.read(&node.name).await;
-        self.observe(node, &response);
-        if response.result != ApiResult::Accepted {
-            return self.retry.after(&response.result);
+    async fn read_again(&mut self, kind: &str, node: &Node, refusal: &ApiResult) -> Wait {
+        match read_node(&self.client, &node.name).await {
+            Ok(node) => self.observed.response = Some(Arc::new(node)),
+            Err(result) => return self.not_patched(&result),
         }
         let is_same = |now: &Node| (&now.uid, &now.resource_version) == (&node.uid, &node.resource_version);
-        if self.node.borrow().as_deref().is_some_and(is_same) {
-            tracing::warn!(kind = self.kind.name(), ?refusal, "the API server rejects the patch of the node");
+        if self.observed.newest().as_deref().is_some_and(is_same) {
+            tracing::warn!(kind, ?refusal, "the API server rejects the patch of the node");
             return self.retry.after(refusal);
         }
         self.retry.conflict()
     }
 
-    fn observe(&self, node: &Node, response: &NodeResponse) {
-        match (&response.result, &response.node) {
-            (ApiResult::Terminated, _) => self.observed.clear(Some(node)),
-            (_, Some(Ok(node))) => self.observed.set_if_newer(Arc::new(node.clone())),
-            // The watch reports the error as well.
-            (_, Some(Err(why))) => tracing::debug!(why, "the node in a response cannot be decoded"),
-            (_, None) => {}
+    /// Returns the wait after a request that was not accepted.
+    fn not_patched(&mut self, result: &ApiResult) -> Wait {
+        if *result == ApiResult::Terminated {
+            self.observed.mark_deleted();
         }
+        self.retry.after(result)
     }
 
     /// Lets tasks continue that wait for this update.
@@ -237,7 +238,15 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// Returns the wait after a response.
+    /// Returns the wait after a patch of this update was accepted: none, since the node must be compared again.
+    fn accepted(&mut self, number: u64, node: &Node) -> Wait {
+        self.failures.reset();
+        self.conflicts = 0;
+        self.patched = Some((number, node.uid.clone(), Instant::now()));
+        Wait::ChangeOr(Duration::ZERO)
+    }
+
+    /// Returns the wait after another result.
     fn after(&mut self, result: &ApiResult) -> Wait {
         match result {
             ApiResult::Accepted | ApiResult::Terminated | ApiResult::Replaced => {
@@ -266,14 +275,14 @@ impl Retry {
     /// Returns the remaining time until this may be patched; `None` if it may be patched now. This limits the
     /// rate of patches if other clients undo them, and for messages of conditions, which may change with each
     /// sample.
-    fn remaining(&self, kind: PatchKind, due: Due, number: u64, node: &Node) -> Option<Duration> {
+    fn remaining(&self, patch: &Patch, due: Due, number: u64, node: &Node) -> Option<Duration> {
         let (before, uid, at) = self.patched.as_ref()?;
         if due == Due::Status && (*before, uid) != (number, &node.uid) {
             return None;
         }
-        let min_interval = match kind {
-            PatchKind::Taints => Duration::from_secs(2),
-            PatchKind::Conditions => Duration::from_secs(10),
+        let min_interval = match patch {
+            Patch::Taints(_) => Duration::from_secs(2),
+            Patch::Conditions { .. } => Duration::from_secs(10),
         };
         min_interval.checked_sub(at.elapsed()).filter(|remaining| !remaining.is_zero())
     }
@@ -285,53 +294,42 @@ fn time_until(then: Timestamp, now: Timestamp) -> Duration {
     Duration::from_nanos(remaining).max(Duration::from_millis(100))
 }
 
-/// The newest observed state from the watch and from responses. Clones share it.
-#[derive(Clone, Debug, Default)]
-struct ObservedNode(Arc<watch::Sender<Option<Arc<Node>>>>);
+/// The observed states of the node.
+struct ObservedNode {
+    nodes: watch::Receiver<Arc<StoreView<Node>>>,
+    /// The last state from the watch.
+    watched: Option<Arc<Node>>,
+    /// The state in the last response, which may arrive before the watch reports the change.
+    response: Option<Arc<Node>>,
+    /// The state from the watch of a node that no longer exists according to a response.
+    deleted: Option<Arc<Node>>,
+}
 
 impl ObservedNode {
-    /// Updates the state from the watch.
-    async fn update_from_watch(self, mut nodes: watch::Receiver<Arc<StoreView<Node>>>) {
-        let mut before: Option<Arc<Node>> = None;
-        while nodes.changed().await.is_ok() {
-            let view = Arc::clone(&nodes.borrow_and_update());
-            match view.objects.first() {
-                _ if !view.synced => {}
-                None => self.clear(None),
-                Some(node) => {
-                    // A watch goes back to an older version only if the server's store was restored. All
-                    // responses are then from before the restore.
-                    if before.replace(Arc::clone(node)).is_some_and(|before| is_before(node, &before)) {
-                        self.clear(None);
-                    }
-                    self.set_if_newer(Arc::clone(node));
-                }
-            }
+    fn new(nodes: watch::Receiver<Arc<StoreView<Node>>>) -> Self {
+        Self { nodes, watched: None, response: None, deleted: None }
+    }
+
+    /// Takes the node as deleted until the watch reports another state of it.
+    fn mark_deleted(&mut self) {
+        (self.response, self.deleted) = (None, self.watched.clone());
+    }
+
+    /// Returns the newest state; `None` if the node does not exist or is not known yet.
+    fn newest(&mut self) -> Option<Arc<Node>> {
+        let is_deleted =
+            |node: &&Arc<Node>| self.deleted.as_ref().is_some_and(|deleted| Arc::ptr_eq(node, deleted));
+        let watched = self.nodes.borrow_and_update().objects.first().filter(|it| !is_deleted(it)).cloned();
+        let is_back = |now: &Node| self.watched.as_deref().is_some_and(|before| is_before(now, before));
+        // A watch goes back to an older version only if the server's store was restored. All responses are then
+        // from before the restore.
+        if watched.as_deref().is_none_or(is_back) {
+            self.response = None;
         }
-    }
-
-    /// Removes the state after a deletion. With `node`, only if the state is of that node and not of a newer
-    /// one.
-    fn clear(&self, node: Option<&Node>) {
-        self.0.send_if_modified(|known| {
-            let is_removed = known.as_ref().is_some_and(|known| node.is_none_or(|it| it.uid == known.uid));
-            if is_removed {
-                *known = None;
-            }
-            is_removed
-        });
-    }
-
-    /// Sets the state, unless a newer one is known. A response may arrive before the watch reports its
-    /// change.
-    fn set_if_newer(&self, node: Arc<Node>) {
-        self.0.send_if_modified(|known| {
-            let is_newer = known.as_ref().is_none_or(|known| !is_before(&node, known) && *known != node);
-            if is_newer {
-                *known = Some(node);
-            }
-            is_newer
-        });
+        let watched = watched?;
+        let response = self.response.clone().filter(|response| is_before(&watched, response));
+        self.watched = Some(Arc::clone(&watched));
+        Some(response.unwrap_or(watched))
     }
 }
 
@@ -342,52 +340,48 @@ fn is_before(node: &Node, other: &Node) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
+    use crate::node_patch::removals;
 
     fn node(uid: &str, version: &str) -> Arc<Node> {
         Arc::new(Node { uid: uid.into(), resource_version: version.into(), ..Node::default() })
     }
 
     #[test]
-    fn observed_node_keeps_the_newest_version() {
-        let observed = ObservedNode::default();
-        let receiver = observed.0.subscribe();
-        let now = || receiver.borrow().as_ref().map(|node| format!("{}{}", node.uid, node.resource_version));
-        observed.set_if_newer(node("a", "7"));
-        observed.set_if_newer(node("a", "5"));
-        assert_eq!(now().as_deref(), Some("a7"));
-        observed.set_if_newer(node("a", "10"));
-        observed.set_if_newer(node("b", "12"));
-        assert_eq!(now().as_deref(), Some("b12"));
-        observed.set_if_newer(node("b", "not a number"));
-        assert_eq!(now().as_deref(), Some("bnot a number"));
-        observed.clear(Some(&node("a", "10")));
-        assert_eq!(now().as_deref(), Some("bnot a number"), "another node is gone");
-        observed.clear(Some(&node("b", "12")));
-        assert_eq!(now(), None);
-        observed.set_if_newer(node("b", "20"));
-        observed.clear(None);
-        assert_eq!(now(), None);
-    }
-
-    #[test]
-    fn older_version_from_the_watch_replaces_the_observed_node() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(async {
-            let view =
-                |node| Arc::new(StoreView { synced: true, objects: vec![node], ..StoreView::default() });
-            let (sender, nodes) = watch::channel(Arc::new(StoreView::default()));
-            let observed = ObservedNode::default();
-            let mut receiver = observed.0.subscribe();
-            tokio::spawn(observed.clone().update_from_watch(nodes));
-            for version in ["20", "6"] {
-                sender.send_replace(view(node("a", version)));
-                let is_it = |node: &Option<Arc<Node>>| {
-                    node.as_ref().is_some_and(|node| &*node.resource_version == version)
-                };
-                receiver.wait_for(is_it).await.unwrap();
-            }
-        });
+    fn newest_state_of_the_watch_and_responses_counts() {
+        let (watch, nodes) = watch::channel(Arc::new(StoreView::default()));
+        let observed = RefCell::new(ObservedNode::new(nodes));
+        let newest = || {
+            let node = observed.borrow_mut().newest();
+            node.map(|node| format!("{}{}", node.uid, node.resource_version)).unwrap_or_default()
+        };
+        let watched = |node: Option<Arc<Node>>| {
+            let objects = node.into_iter().collect();
+            watch.send_replace(Arc::new(StoreView { synced: true, objects, ..StoreView::default() }));
+            newest()
+        };
+        let responded = |node| {
+            observed.borrow_mut().response = Some(node);
+            newest()
+        };
+        assert_eq!(newest(), "");
+        assert_eq!(watched(Some(node("a", "7"))), "a7");
+        assert_eq!(responded(node("a", "5")), "a7");
+        assert_eq!(responded(node("a", "10")), "a10");
+        assert_eq!(watched(Some(node("a", "8"))), "a10", "its change was not reported yet");
+        assert_eq!(watched(Some(node("b", "12"))), "b12");
+        assert_eq!(watched(Some(node("b", "not a number"))), "bnot a number");
+        assert_eq!(watched(Some(node("b", "20"))), "b20");
+        assert_eq!(responded(node("b", "25")), "b25");
+        assert_eq!(watched(Some(node("b", "6"))), "b6", "the store was restored");
+        assert_eq!(responded(node("b", "30")), "b30");
+        assert_eq!(watched(None), "", "it was deleted");
+        assert_eq!(watched(Some(node("c", "29"))), "c29");
+        observed.borrow_mut().mark_deleted();
+        assert_eq!(newest(), "", "a response says so");
+        assert_eq!(watched(Some(node("d", "31"))), "d31");
     }
 
     #[test]
@@ -401,7 +395,7 @@ mod tests {
             let Wait::ChangeOr(pause) = retry.after(&ApiResult::Unknown { why: why() }) else { panic!() };
             assert!(pause <= PAUSES.1);
         }
-        assert_eq!(retry.after(&ApiResult::Accepted), Wait::Change);
+        assert_eq!(retry.accepted(1, &Node::default()), Wait::ChangeOr(Duration::ZERO));
         let Wait::ChangeOr(pause) = retry.after(&ApiResult::NotSent { why: why() }) else { panic!() };
         assert!(pause <= PAUSES.0);
         let waits = [(); CONFLICTS as usize].map(|()| retry.conflict());
@@ -413,8 +407,8 @@ mod tests {
     fn repeated_patches_of_the_same_update_are_rate_limited() {
         let (a, b) = (node("a", "1"), node("b", "1"));
         let mut retry = Retry::default();
-        for kind in PatchKind::ALL {
-            let remaining = |retry: &Retry, due, number, node| retry.remaining(kind, due, number, node);
+        for patch in removals(&Node::default()) {
+            let remaining = |retry: &Retry, due, number, node| retry.remaining(&patch, due, number, node);
             retry.patched = None;
             assert_eq!(remaining(&retry, Due::Status, 1, &a), None);
             retry.patched = Some((1, "a".into(), Instant::now()));

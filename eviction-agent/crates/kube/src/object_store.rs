@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::item::{Identity, Key, is_before};
+use crate::item::{Identity, is_before};
 use crate::metrics::WatchEvent;
 
 /// The maximum number of objects. A node runs at most some hundreds of pods, but objects of finished ones may
@@ -17,10 +17,10 @@ const MAX_DELETED: usize = 256;
 /// The objects in their last received state.
 #[derive(Debug)]
 pub(crate) struct ObjectStore<T> {
-    entries: BTreeMap<Key, Entry<T>>,
+    entries: BTreeMap<Box<str>, Entry<T>>,
     deleted: VecDeque<Box<str>>,
     /// The items of a list that is being received.
-    listing: Option<BTreeMap<Key, Entry<T>>>,
+    listing: Option<BTreeMap<Box<str>, Entry<T>>>,
     /// Whether an object is finished. Such objects are dropped for others when there are too many.
     is_finished: fn(&T) -> bool,
 }
@@ -39,8 +39,8 @@ pub struct StoreView<T> {
     pub synced: bool,
     /// The objects, in the order of their keys.
     pub objects: Vec<Arc<T>>,
-    /// Objects that exist but cannot be decoded.
-    pub unreadable: Vec<UnreadableObject>,
+    /// Objects that exist but cannot be decoded, each as `NAMESPACE/NAME: CAUSE`.
+    pub unreadable: Vec<String>,
     /// Why no data arrives from the server at the moment.
     pub error: Option<String>,
 }
@@ -51,27 +51,18 @@ impl<T> Default for StoreView<T> {
     }
 }
 
-/// An object that cannot be decoded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnreadableObject {
-    /// Its namespace and name.
-    pub key: Key,
-    /// The error in it.
-    pub why: String,
-}
-
 impl<T: PartialEq> Entry<T> {
     /// Returns the entry of a received object, and whether it differs from the previous one. If the object has
     /// not changed, the previous object is kept.
-    fn of(before: Option<&Self>, identity: Identity, object: Result<T, String>) -> (Key, Self, WatchEvent) {
-        let Identity { key, uid, version } = identity;
+    fn of(before: Option<&Self>, identity: Identity, object: Result<T, String>) -> (Self, WatchEvent) {
+        let Identity { uid, resource_version: version, .. } = identity;
         let before = before.filter(|before| before.uid == uid).map(|before| &before.object);
         let (object, event) = match (before, object) {
             (Some(Ok(before)), Ok(now)) if **before == now => (Ok(Arc::clone(before)), WatchEvent::Unchanged),
             (_, Ok(now)) => (Ok(Arc::new(now)), WatchEvent::Changed),
             (_, Err(why)) => (Err(why), WatchEvent::Unreadable),
         };
-        (key, Self { uid, version, object }, event)
+        (Self { uid, version, object }, event)
     }
 }
 
@@ -86,18 +77,21 @@ impl<T: PartialEq> ObjectStore<T> {
         if self.deleted.contains(&identity.uid) {
             return WatchEvent::Reordered;
         }
-        let is_full = is_full(&self.entries, &identity.key);
+        let key = identity.key();
+        let is_full = is_full(&self.entries, &key);
         if is_full && !makes_room(&mut self.entries, &object, self.is_finished) {
             return WatchEvent::TooMany;
         }
-        let before = self.entries.get(&identity.key);
+        let before = self.entries.get(&key);
         let replaced = match before {
-            Some(before) if is_before(&identity.version, &before.version) => return WatchEvent::Reordered,
+            Some(before) if is_before(&identity.resource_version, &before.version) => {
+                return WatchEvent::Reordered;
+            }
             Some(before) if before.uid != identity.uid => Some(before.uid.clone()),
-            Some(before) if before.version == identity.version => return WatchEvent::Repeated,
+            Some(before) if before.version == identity.resource_version => return WatchEvent::Repeated,
             Some(_) | None => None,
         };
-        let (key, entry, event) = Entry::of(before, identity, object);
+        let (entry, event) = Entry::of(before, identity, object);
         self.entries.insert(key, entry);
         // The deletion of the previous object was never received.
         if let Some(uid) = replaced {
@@ -108,7 +102,7 @@ impl<T: PartialEq> ObjectStore<T> {
 
     /// Removes an object.
     pub(crate) fn remove(&mut self, identity: Identity) -> WatchEvent {
-        let Identity { key, uid, version: _ } = identity;
+        let (key, uid) = (identity.key(), identity.uid);
         let exists = self.entries.get(&key).is_some_and(|entry| entry.uid == uid);
         let known = self.deleted.contains(&uid);
         self.note_deleted(uid);
@@ -130,14 +124,15 @@ impl<T: PartialEq> ObjectStore<T> {
     /// Adds an item of the list.
     pub(crate) fn list(&mut self, identity: Identity, object: Result<T, String>) -> WatchEvent {
         let Some(listing) = &mut self.listing else { return WatchEvent::Reordered };
-        if listing.contains_key(&identity.key) {
+        let key = identity.key();
+        if listing.contains_key(&key) {
             return WatchEvent::Repeated;
         }
-        let is_full = is_full(listing, &identity.key);
+        let is_full = is_full(listing, &key);
         if is_full && !makes_room(listing, &object, self.is_finished) {
             return WatchEvent::TooMany;
         }
-        let (key, entry, event) = Entry::of(self.entries.get(&identity.key), identity, object);
+        let (entry, event) = Entry::of(self.entries.get(&key), identity, object);
         listing.insert(key, entry);
         if is_full { WatchEvent::TooMany } else { event }
     }
@@ -175,10 +170,10 @@ impl<T: PartialEq> ObjectStore<T> {
                     view.objects.push(Arc::clone(object));
                     continue;
                 }
-                Ok(_) => format!("metadata.uid: `{:.60}` is that of another as well", entry.uid),
-                Err(why) => why.clone(),
+                Ok(_) => &format!("metadata.uid: `{:.60}` is that of another as well", entry.uid),
+                Err(why) => why,
             };
-            view.unreadable.push(UnreadableObject { key: key.clone(), why });
+            view.unreadable.push(format!("{key}: {why}"));
         }
         view
     }
@@ -195,13 +190,13 @@ impl<T: PartialEq> ObjectStore<T> {
 }
 
 /// Returns whether an object with this key would be one too many.
-fn is_full<T>(entries: &BTreeMap<Key, Entry<T>>, key: &Key) -> bool {
+fn is_full<T>(entries: &BTreeMap<Box<str>, Entry<T>>, key: &str) -> bool {
     entries.len() >= MAX_OBJECTS && !entries.contains_key(key)
 }
 
 /// Drops a finished object in favour of one that is not. Returns whether it did.
 fn makes_room<T>(
-    entries: &mut BTreeMap<Key, Entry<T>>,
+    entries: &mut BTreeMap<Box<str>, Entry<T>>,
     object: &Result<T, String>,
     is_finished: fn(&T) -> bool,
 ) -> bool {

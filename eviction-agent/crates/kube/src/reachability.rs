@@ -7,8 +7,10 @@
 
 use std::time::{Duration, Instant};
 
+use eviction_core::input::ApiReachability;
+use http::Response;
+
 use crate::error::RequestError;
-use crate::request::Response;
 
 /// The minimum time over which requests must fail.
 pub(crate) const MIN_DURATION: Duration = Duration::from_secs(3);
@@ -17,42 +19,40 @@ pub(crate) const MIN_DURATION: Duration = Duration::from_secs(3);
 pub(crate) const MIN_FAILURES: u32 = 2;
 
 /// Whether the server has handled the request.
-pub(crate) fn is_handled(result: &Result<Response, RequestError>) -> bool {
-    result.as_ref().is_ok_and(|response| !matches!(response.status, 401 | 500..=599))
+pub(crate) fn is_handled<B>(result: &Result<Response<B>, RequestError>) -> bool {
+    result.as_ref().is_ok_and(|response| !matches!(response.status().as_u16(), 401 | 500..=599))
 }
 
 /// The failures since the last request that the server handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ApiReachability {
+pub(crate) struct RequestFailures {
     /// The end of the last request that the server handled.
     handled_at: Option<Instant>,
-    failures: Option<Failures>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Failures {
     /// The start of the first failed request, or the end of the last handled one if that is later.
-    since: Instant,
+    failing_since: Option<Instant>,
     /// The number of failed requests.
-    requests: u32,
+    failures: u32,
     /// Whether one of them began after the last handled request. Requests that began before show only that the
     /// server hangs on them, for example because of a webhook.
     has_later_request: bool,
 }
 
-impl ApiReachability {
+impl RequestFailures {
     /// Records a request that ended now. Returns whether the server is available.
-    pub(crate) fn record(&mut self, began: Instant, now: Instant, is_handled: bool) -> bool {
+    pub(crate) fn record(&mut self, began: Instant, now: Instant, is_handled: bool) -> ApiReachability {
         if is_handled {
-            *self = Self { handled_at: Some(now), failures: None };
-            return true;
+            *self = Self { handled_at: Some(now), ..Self::default() };
+            return ApiReachability::Reachable;
         }
-        let since = self.handled_at.map_or(began, |handled_at| began.max(handled_at));
-        let failures = self.failures.get_or_insert(Failures { since, requests: 0, has_later_request: false });
-        failures.requests = failures.requests.saturating_add(1);
-        failures.has_later_request |= since == began;
-        let Failures { since, requests, has_later_request } = *failures;
-        !has_later_request || requests < MIN_FAILURES || now.saturating_duration_since(since) < MIN_DURATION
+        let began_at = self.handled_at.map_or(began, |handled_at| began.max(handled_at));
+        let since = *self.failing_since.get_or_insert(began_at);
+        self.failures = self.failures.saturating_add(1);
+        self.has_later_request |= began_at == began;
+        let is_brief = now.saturating_duration_since(since) < MIN_DURATION;
+        match !self.has_later_request || self.failures < MIN_FAILURES || is_brief {
+            true => ApiReachability::Reachable,
+            false => ApiReachability::Unreachable,
+        }
     }
 }
 
@@ -63,11 +63,11 @@ mod tests {
     /// Returns whether the server is available after each of these requests, which start and end at these
     /// times, in seconds.
     fn available(requests: &[(f64, f64, bool)]) -> Vec<bool> {
-        let mut reachability = ApiReachability::default();
+        let mut failures = RequestFailures::default();
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs_f64(seconds);
-        let record = |&(began, ended, handled)| reachability.record(at(began), at(ended), handled);
-        requests.iter().map(record).collect()
+        let mut record = |&(began, ended, handled)| failures.record(at(began), at(ended), handled);
+        requests.iter().map(|request| record(request) == ApiReachability::Reachable).collect()
     }
 
     const HANDLED: bool = true;
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn rejections_mean_available_and_401_and_5xx_mean_unavailable() {
-        let response = |status| Ok(Response { status, retry_after: None, body: Default::default() });
+        let response = |status: u16| Ok(Response::builder().status(status).body(()).unwrap());
         for status in [200, 201, 400, 403, 404, 409, 410, 422, 429] {
             assert!(is_handled(&response(status)), "{status}");
         }

@@ -1,11 +1,14 @@
-//! A request to the API server, and its complete response.
+//! A request to the API server, and the parts of its response.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
 pub(crate) use http::Method;
+use http::Response;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::Incoming;
 use kube::client::Body;
 use serde::Serialize;
 
@@ -87,24 +90,20 @@ impl Request {
     }
 }
 
-/// The response of the server, with its whole body.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Response {
-    /// The HTTP status.
-    pub status: u16,
-    /// The pause that the server requests.
-    pub retry_after: Option<Duration>,
-    /// The body.
-    pub body: Bytes,
+/// Reads the body of a response, of at most `limit` bytes.
+pub(crate) async fn read_to_end(body: Incoming, limit: usize) -> Result<Bytes, RequestError> {
+    match Limited::new(body, limit).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(RequestError::TooLarge { limit }),
+        Err(error) => Err(RequestError::Broken(error)),
+    }
 }
 
-impl Response {
-    /// Returns the `message` of the `Status` in the body.
-    pub(crate) fn status_message(&self) -> String {
-        let status: Option<serde_json::Value> = serde_json::from_slice(&self.body).ok();
-        let message = status.as_ref().and_then(|status| status.get("message")?.as_str());
-        message.unwrap_or("no reason given").chars().take(300).collect()
-    }
+/// Returns the `message` of the `Status` in a response.
+pub(crate) fn status_message(response: &Response<Bytes>) -> String {
+    let status: Option<serde_json::Value> = serde_json::from_slice(response.body()).ok();
+    let message = status.as_ref().and_then(|status| status.get("message")?.as_str());
+    message.unwrap_or("no reason given").chars().take(300).collect()
 }
 
 /// Returns `Retry-After` in seconds. A date is ignored; no API server sends one.

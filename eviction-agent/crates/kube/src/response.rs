@@ -1,15 +1,16 @@
 //! The meaning of a response: a pure function of the operation and the response.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use eviction_core::error::chain;
 use eviction_core::progress::{ApiOperation, ApiResult};
+use http::Response;
 use serde_json::Value;
 
 use crate::error::RequestError;
-use crate::request::Response;
+use crate::request::retry_after;
 
 /// The pause after a 429 response without a time.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -43,7 +44,10 @@ const WEBHOOK_FAILED: &str = "failed calling webhook";
 const LONGEST_TEXT: usize = 512;
 
 /// Returns the meaning of the response to a request.
-pub(crate) fn interpret(operation: ApiOperation, result: &Result<Response, RequestError>) -> ApiResult {
+pub(crate) fn interpret(
+    operation: ApiOperation,
+    result: &Result<Response<Bytes>, RequestError>,
+) -> ApiResult {
     match result {
         Ok(response) => interpret_response(operation, response),
         Err(error) => {
@@ -56,23 +60,23 @@ pub(crate) fn interpret(operation: ApiOperation, result: &Result<Response, Reque
     }
 }
 
-fn interpret_response(operation: ApiOperation, response: &Response) -> ApiResult {
+fn interpret_response(operation: ApiOperation, response: &Response<Bytes>) -> ApiResult {
     // Other programs may respond on this port too, so it is not always a valid `Status`.
-    let body: Value = serde_json::from_slice(&response.body).unwrap_or_default();
-    let message = body["message"].as_str();
+    let body: Value = serde_json::from_slice(response.body()).unwrap_or_default();
+    let (status, message) = (response.status().as_u16(), body["message"].as_str());
     let why = || match message {
         Some(message) => text(message),
-        None => text(&format!("status {} without a reason", response.status)),
+        None => text(&format!("status {status} without a reason")),
     };
     let message_has = |part: &str| message.is_some_and(|message| message.contains(part));
     // It is about this pod only, and the pod is as it was.
     let is_rejected_by_webhook = matches!(operation, ApiOperation::Eviction | ApiOperation::Deletion)
         && (message_has(DENIED_BY_WEBHOOK) || message_has(WEBHOOK_FAILED));
-    match response.status {
+    match status {
         // Another server may respond with a page and status 200.
         200..=299 => match (body["kind"].as_str(), body["status"].as_str()) {
             (Some("Status"), Some("Success")) | (Some("Pod" | "Node" | "Event"), _) => ApiResult::Accepted,
-            _ => ApiResult::Unknown { why: text(&format!("status {} without an object", response.status)) },
+            _ => ApiResult::Unknown { why: text(&format!("status {status} without an object")) },
         },
         401 => ApiResult::Unauthorized { why: why() },
         403 if message_has(MISSING_PERMISSION) => ApiResult::Forbidden { why: why() },
@@ -90,17 +94,17 @@ fn interpret_response(operation: ApiOperation, response: &Response) -> ApiResult
             None if is_rejected_by_webhook => ApiResult::Rejected { status: 429, why: why() },
             None => {
                 let requested = body["details"]["retryAfterSeconds"].as_u64().map(Duration::from_secs);
-                let pause = response.retry_after.or(requested).unwrap_or(PAUSE);
+                let pause = retry_after(response.headers()).or(requested).unwrap_or(PAUSE);
                 ApiResult::Throttled { pause: pause.clamp(PAUSE, LONGEST_PAUSE) }
             }
         },
         500 if operation == ApiOperation::Eviction && message_has(SEVERAL_BUDGETS) => {
             ApiResult::PdbDenied { why: why() }
         }
-        status @ 500..=599 if is_rejected_by_webhook => ApiResult::Rejected { status, why: why() },
+        500..=599 if is_rejected_by_webhook => ApiResult::Rejected { status, why: why() },
         // Includes requests that timed out on the server: they may still be in progress.
-        500..=599 => ApiResult::Unknown { why: text(&format!("status {}: {}", response.status, why())) },
-        status => ApiResult::Rejected { status, why: why() },
+        500..=599 => ApiResult::Unknown { why: text(&format!("status {status}: {}", why())) },
+        _ => ApiResult::Rejected { status, why: why() },
     }
 }
 
@@ -120,30 +124,25 @@ fn text(from: &str) -> Box<str> {
     line.into()
 }
 
-/// The missing permissions that were logged.
-#[derive(Debug, Default)]
-pub(crate) struct Permissions {
-    missing: Mutex<BTreeSet<ApiOperation>>,
-}
-
-impl Permissions {
-    /// Logs a missing permission once, until it is granted.
-    pub(crate) fn record(&self, operation: ApiOperation, result: &ApiResult) {
-        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
-        match result {
-            ApiResult::Forbidden { why } if missing.insert(operation) => {
-                let (verb, resource) = operation.right();
-                tracing::error!(
-                    verb, resource, %why,
-                    help = "add the rule to the ClusterRole of the agent's service account",
-                    "a permission is missing"
-                );
-            }
-            ApiResult::Accepted | ApiResult::PdbDenied { .. } => {
-                missing.remove(&operation);
-            }
-            _ => {}
+/// Logs a missing permission once, until it is granted. `missing` has those that were logged.
+pub(crate) fn log_missing_permission(
+    missing: &mut BTreeSet<ApiOperation>,
+    operation: ApiOperation,
+    result: &ApiResult,
+) {
+    match result {
+        ApiResult::Forbidden { why } if missing.insert(operation) => {
+            let (verb, resource) = operation.right();
+            tracing::error!(
+                verb, resource, %why,
+                help = "add the rule to the ClusterRole of the agent's service account",
+                "a permission is missing"
+            );
         }
+        ApiResult::Accepted | ApiResult::PdbDenied { .. } => {
+            missing.remove(&operation);
+        }
+        _ => {}
     }
 }
 

@@ -8,7 +8,7 @@ use eviction_core::node::Node;
 use eviction_core::pods::{KnownPod, from_api};
 use eviction_core::policy::Policy;
 use tokio::sync::watch::Receiver;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::backoff::Backoff;
@@ -37,10 +37,9 @@ pub struct KubeSession {
     name: NodeName,
     pods: Receiver<Arc<StoreView<KnownPod>>>,
     node: Receiver<Arc<StoreView<Node>>>,
-    /// Ends only with an error in the node's name or the agent's permissions. It is detected here if the
-    /// server was not available at the start.
-    watch: JoinHandle<OperationError>,
-    events: Option<JoinHandle<()>>,
+    /// The watches and, if they are started, the writes of Events. They end only with an error in the node's name
+    /// or the agent's permissions, which is detected here if the server was not available at the start.
+    tasks: JoinSet<OperationError>,
 }
 
 impl KubeSession {
@@ -83,7 +82,8 @@ impl KubeSession {
         };
         let (pod_watcher, mut pods) = Watcher::new(client.clone(), pods);
         let (node_watcher, node) = Watcher::new(client.clone(), node);
-        let watch = tokio::spawn({
+        let mut tasks = JoinSet::new();
+        tasks.spawn({
             let (client, name, node) = (client.clone(), name.clone(), node.clone());
             async move {
                 if !is_known
@@ -99,14 +99,15 @@ impl KubeSession {
             // On a timeout the pods are unknown, which is reported.
             drop(timeout(FIRST_LIST, pods.wait_for(|pods| pods.synced)).await);
         }
-        Ok(Self { client, name, pods, node, watch, events: None })
+        Ok(Self { client, name, pods, node, tasks })
     }
 
     /// Waits for an error that shows that the node's name or the permissions are wrong. May be cancelled.
     pub async fn failed(&mut self) -> OperationError {
-        match (&mut self.watch).await {
-            Ok(error) => error,
-            Err(error) => OperationError::because("watch the API server", &error),
+        match self.tasks.join_next().await {
+            Some(Ok(error)) => error,
+            Some(Err(error)) => OperationError::because("watch the API server", &error),
+            None => std::future::pending().await,
         }
     }
 
@@ -154,17 +155,9 @@ impl KubeSession {
     pub fn events(&mut self) -> EventSink {
         let name = self.name.to_string();
         let recorder = Arc::new(Recorder::new(&name, self.client.observer().clone()));
-        self.events = Some(tokio::spawn(Arc::clone(&recorder).run(self.client.clone())));
+        let run = Arc::clone(&recorder).run(self.client.clone());
+        self.tasks.spawn(async { match run.await {} });
         EventSink::new(recorder, &name)
-    }
-}
-
-impl Drop for KubeSession {
-    fn drop(&mut self) {
-        self.watch.abort();
-        if let Some(events) = &self.events {
-            events.abort();
-        }
     }
 }
 
@@ -202,8 +195,8 @@ async fn log_changes(mut node: Receiver<Arc<StoreView<Node>>>) {
         if !view.synced {
             continue;
         }
-        for unreadable in &view.unreadable {
-            tracing::warn!(node = %unreadable.key, why = unreadable.why, "the object of this node cannot be decoded");
+        for why in &view.unreadable {
+            tracing::warn!(why, "the object of this node cannot be decoded");
         }
         let current = view.objects.first().map(|node| node.uid.clone());
         match (&uid, &current) {

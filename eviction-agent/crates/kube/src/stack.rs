@@ -3,11 +3,12 @@
 //! kube's own stack does not set `TCP_NODELAY` or keep-alive, repeats requests that a server rejects, and
 //! logs failures that the agent reports itself.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::header::AUTHORIZATION;
@@ -22,12 +23,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::client::middleware::{AuthLayer, BaseUriLayer, ExtraHeadersLayer};
 use kube::client::{AuthError, Body, ConfigExt as _};
 use tokio::net::TcpStream;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::time::timeout;
 use tower::filter::{AsyncFilterLayer, FilterLayer};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
 
 use crate::access::{Access, read_file};
-use crate::error::{AccessError, BoxError};
+use crate::error::{BoxError, RequestError};
 use eviction_core::error::chain;
 
 /// TCP keep-alive: idle time, interval, and number of probes. An unreachable peer is detected within a
@@ -41,8 +44,63 @@ const CONNECT_WITHIN: Duration = Duration::from_millis(3500);
 /// The maximum size of hyper's buffer for a response, which must contain its whole head, in bytes.
 const BUFFER: usize = 64 << 10;
 
-/// The timeout for an exec plugin.
+/// The timeout for an exec plugin, and for the wait until another read of the same credentials ends.
 const BUILD_WITHIN: Duration = Duration::from_secs(30);
+
+/// The number of connections that [`Client::keep_warm`](crate::Client::keep_warm) keeps open. At a threshold
+/// crossing the agent taints the node and evicts a pod, and neither request should wait for the connection of
+/// the other.
+const WARM_CONNECTIONS: usize = 2;
+
+/// The maximum number of idle connections, and how long each is kept. Request connections are kept almost as
+/// long as by the API server, which closes one after 90 s without a request (`IdleTimeout` of its
+/// `http.Server`). Connections for lists and watches are kept between pages, and between a list and its
+/// watch.
+const REQUESTS: (usize, Duration) = (WARM_CONNECTIONS, Duration::from_secs(80));
+pub(crate) const WATCHES: (usize, Duration) = (1, Duration::from_secs(1));
+pub(crate) const NONE: (usize, Duration) = (0, Duration::ZERO);
+
+/// The locks of credentials, by [`Access::origin`].
+static LOCKS: Mutex<BTreeMap<String, Arc<AsyncMutex<()>>>> = Mutex::new(BTreeMap::new());
+
+/// The interval of attempts to get a lock without a runtime.
+const LOCK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The lock of the credentials of one source while they are read. An exec plugin that does not end cannot be
+/// killed, since kube does not return its process: it keeps the lock, so that retries do not start further ones.
+pub(crate) struct CredentialsLock {
+    _guard: OwnedMutexGuard<()>,
+}
+
+impl CredentialsLock {
+    /// Waits for the end of other reads of the same source.
+    ///
+    /// # Errors
+    /// If another read does not end in time.
+    pub(crate) async fn acquire(access: &Access) -> Result<Self, RequestError> {
+        match timeout(BUILD_WITHIN, Self::of(access).lock_owned()).await {
+            Ok(guard) => Ok(Self { _guard: guard }),
+            Err(_elapsed) => Err(timed_out(access, BUILD_WITHIN)),
+        }
+    }
+
+    /// Like [`CredentialsLock::acquire`], but blocks.
+    fn acquire_blocking(access: &Access) -> Result<Self, RequestError> {
+        let (lock, until) = (Self::of(access), Instant::now() + BUILD_WITHIN);
+        loop {
+            match Arc::clone(&lock).try_lock_owned() {
+                Ok(guard) => return Ok(Self { _guard: guard }),
+                Err(_locked) if Instant::now() >= until => return Err(timed_out(access, BUILD_WITHIN)),
+                Err(_locked) => std::thread::sleep(LOCK_INTERVAL),
+            }
+        }
+    }
+
+    fn of(access: &Access) -> Arc<AsyncMutex<()>> {
+        let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(locks.entry(access.origin.clone()).or_default())
+    }
+}
 
 /// Sends requests to one server, with a separate connection pool.
 pub(crate) type Service = BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>;
@@ -56,34 +114,51 @@ pub(crate) struct Stack {
     headers: ExtraHeadersLayer,
     credentials: Option<Credentials>,
     token: Option<Arc<TokenFile>>,
+    /// The service for requests, with its connection pool, created on demand.
+    pool: Mutex<Option<Service>>,
+}
+
+impl fmt::Debug for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stack")
+    }
 }
 
 impl Stack {
     /// Reads the credentials, and runs the exec plugin if there is one. Blocks.
-    pub(crate) fn build(access: &Access, token: Option<Arc<TokenFile>>) -> Result<Self, AccessError> {
-        Self::build_within(access, token, BUILD_WITHIN)
+    pub(crate) fn build(access: &Access, token: Option<Arc<TokenFile>>) -> Result<Self, RequestError> {
+        let (stack, _lock) = Self::build_locked(access, token, CredentialsLock::acquire_blocking(access)?)?;
+        Ok(stack)
+    }
+
+    /// Like [`Stack::build`]. Returns the lock as well, so that the next reader of the same credentials can be given
+    /// this stack instead.
+    pub(crate) fn build_locked(
+        access: &Access,
+        token: Option<Arc<TokenFile>>,
+        lock: CredentialsLock,
+    ) -> Result<(Self, CredentialsLock), RequestError> {
+        Self::build_within(access, token, lock, BUILD_WITHIN)
     }
 
     fn build_within(
         access: &Access,
         token: Option<Arc<TokenFile>>,
+        lock: CredentialsLock,
         within: Duration,
-    ) -> Result<Self, AccessError> {
-        let failed = |why| AccessError::credentials("credentials", &access.origin, why);
-        let timed_out = || failed(format!("the exec plugin does not end within {within:?}"));
-        let lock = SourceLock::acquire(&access.origin, within).ok_or_else(timed_out)?;
+    ) -> Result<(Self, CredentialsLock), RequestError> {
+        let failed = |why| RequestError::credentials("credentials", &access.origin, why);
         let (sender, receiver) = sync_channel(1);
         let own = access.clone();
         // kube waits for a plugin without a timeout.
         std::thread::spawn(move || {
             let built = Self::build_without_timeout(&own, token).map_err(|error| explain(&own, &error));
-            drop(lock);
             // After a timeout the receiver is dropped.
-            drop(sender.send(built));
+            drop(sender.send(built.map(|stack| (stack, lock))));
         });
         match receiver.recv_timeout(within) {
             Ok(built) => built.map_err(failed),
-            Err(RecvTimeoutError::Timeout) => Err(timed_out()),
+            Err(RecvTimeoutError::Timeout) => Err(timed_out(access, within)),
             Err(RecvTimeoutError::Disconnected) => Err(failed("they cannot be read".to_owned())),
         }
     }
@@ -95,7 +170,21 @@ impl Stack {
             TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp(config)?)?);
         connector.set_connect_timeout(Some(CONNECT_WITHIN));
         let (base_uri, headers) = (config.base_uri_layer(), config.extra_headers_layer()?);
-        Ok(Self { connector, base_uri, headers, credentials, token })
+        Ok(Self { connector, base_uri, headers, credentials, token, pool: Mutex::default() })
+    }
+
+    /// Returns the service for requests. Needs a tokio runtime.
+    pub(crate) fn pool(&self) -> Service {
+        self.lock_pool().get_or_insert_with(|| self.service(REQUESTS)).clone()
+    }
+
+    /// Closes the idle connections of the pool.
+    pub(crate) fn close_pool(&self) {
+        *self.lock_pool() = None;
+    }
+
+    fn lock_pool(&self) -> MutexGuard<'_, Option<Service>> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a service that keeps `connections` idle connections for `idle`. Needs a tokio runtime.
@@ -114,7 +203,7 @@ impl Stack {
             FilterLayer::new(move |mut request: Request<Body>| {
                 let header = token.header(Instant::now())?;
                 request.headers_mut().insert(AUTHORIZATION, header);
-                Ok::<_, AccessError>(request)
+                Ok::<_, RequestError>(request)
             })
         });
         let service = ServiceBuilder::new()
@@ -127,32 +216,9 @@ impl Stack {
     }
 }
 
-/// The sources whose credentials are being read.
-static LOCKED_SOURCES: (Mutex<BTreeSet<String>>, Condvar) = (Mutex::new(BTreeSet::new()), Condvar::new());
-
-/// The lock of a source while its credentials are read. A plugin that does not end cannot be killed, since kube
-/// does not return its process. With this, retries do not start further ones.
-struct SourceLock {
-    origin: String,
-}
-
-impl SourceLock {
-    /// Waits for the end of other reads of the source. Returns `None` after the time limit.
-    fn acquire(origin: &str, within: Duration) -> Option<Self> {
-        let (origins, ended) = &LOCKED_SOURCES;
-        let origins = origins.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = ended.wait_timeout_while(origins, within, |origins| origins.contains(origin));
-        let (mut origins, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        origins.insert(origin.to_owned()).then(|| Self { origin: origin.to_owned() })
-    }
-}
-
-impl Drop for SourceLock {
-    fn drop(&mut self) {
-        let (origins, ended) = &LOCKED_SOURCES;
-        origins.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.origin);
-        ended.notify_all();
-    }
+fn timed_out(access: &Access, within: Duration) -> RequestError {
+    let why = format_args!("the exec plugin does not end within {within:?}");
+    RequestError::credentials("credentials", &access.origin, why)
 }
 
 /// Adds the `Authorization` header to requests. Before a token from a plugin expires, kube runs the plugin
@@ -259,7 +325,7 @@ impl TokenFile {
 
     /// Returns the `Authorization` header. If the file can no longer be read, returns the last token; the
     /// server rejects it if it has expired.
-    pub(crate) fn header(&self, now: Instant) -> Result<HeaderValue, AccessError> {
+    pub(crate) fn header(&self, now: Instant) -> Result<HeaderValue, RequestError> {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, header)) = &*read
             && now.saturating_duration_since(*at) < REREAD_AFTER
@@ -281,8 +347,8 @@ impl TokenFile {
         *self.read.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    fn read(&self) -> Result<HeaderValue, AccessError> {
-        let wrong = |why| AccessError::credentials("token", self.path.display(), why);
+    fn read(&self) -> Result<HeaderValue, RequestError> {
+        let wrong = |why| RequestError::credentials("token", self.path.display(), why);
         let bytes = read_file("token", &self.path)?;
         let token = bytes.trim_ascii();
         if token.is_empty() {
@@ -302,12 +368,14 @@ mod tests {
     use super::*;
     use crate::fake_server::access;
 
+    const SERVER: &str = "http://127.0.0.1:1";
+
     #[test]
-    fn hanging_exec_plugin_is_not_started_again_until_it_ends() {
+    fn hanging_exec_plugin_blocks_only_its_own_credentials_and_is_not_started_again() {
         const SCRIPT: &str = r#"cd "$0"; echo run >> runs; until [ -e go ] || [ ! -e runs ]; do sleep 0.05; done; echo '{"status": {"token": "t"}}'"#;
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        let mut access = access("http://127.0.0.1:1");
+        let mut access = access(SERVER);
         access.origin = folder.path().display().to_string();
         access.config.auth_info.exec = Some(ExecConfig {
             command: Some("/bin/sh".into()),
@@ -320,11 +388,14 @@ mod tests {
         Stack::build(&access, None).unwrap();
         let runs_of_a_build = runs();
         std::fs::remove_file(path("go")).unwrap();
-        for _ in 0..2 {
-            let built = Stack::build_within(&access, None, Duration::from_millis(100));
-            let error = built.err().unwrap().to_string();
-            assert!(error.ends_with(": the exec plugin does not end within 100ms"), "{error}");
-        }
+        let lock = CredentialsLock::acquire_blocking(&access).unwrap();
+        let built = Stack::build_within(&access, None, lock, Duration::from_millis(100));
+        let error = built.err().unwrap().to_string();
+        assert!(error.ends_with(": the exec plugin does not end within 100ms"), "{error}");
+        assert!(CredentialsLock::of(&access).try_lock_owned().is_err(), "the plugin still runs");
+        let other =
+            Access { origin: format!("another {}", access.origin), ..crate::fake_server::access(SERVER) };
+        Stack::build(&other, None).unwrap();
         std::fs::write(path("go"), "").unwrap();
         Stack::build(&access, None).unwrap();
         assert_eq!(runs(), 3 * runs_of_a_build, "of the first build, one that timed out, and the last");

@@ -1,7 +1,6 @@
 //! Adds to the requests of kube's watcher for one resource: deadlines, size limits, pauses, and metrics for
 //! what it does not report.
 
-use std::future::Future as _;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -10,16 +9,17 @@ use std::time::Duration;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http::{Request, Response};
 use http_body::{Body, Frame};
+use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use tokio::sync::Notify;
-use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tower::ServiceExt as _;
 
 use crate::backoff::{Backoff, random_part_of};
 use crate::client::Client;
 use crate::error::{BoxError, RequestError};
 use crate::metrics::{MetricEvent, WatchEvent, operation};
-use crate::request::retry_after;
+use crate::request::{read_to_end, retry_after};
 use crate::stack::Service;
 
 /// The default namespace of kube's client, which is not used, since lists and watches are of all namespaces.
@@ -36,9 +36,12 @@ const LARGEST_PAGE: usize = 32 << 20;
 /// larger as JSON.
 const LONGEST_LINE: usize = 8 << 20;
 
-/// The minimum duration of a watch. After a shorter one there is a longer pause.
+/// The minimum duration of a watch. A shorter one counts as an error.
 const SHORT_WATCH: Duration = Duration::from_millis(500);
+
+/// The pauses after errors, first and longest, and the time without errors after which the first one follows again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+pub(crate) const RESET_AFTER: Duration = Duration::from_secs(30);
 
 /// The maximum pause between the end of a watch and the start of the next.
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
@@ -58,16 +61,38 @@ pub(crate) struct WatchRequests {
     pace: Mutex<Pace>,
 }
 
+/// When the next request may be sent.
 #[derive(Debug)]
 struct Pace {
     not_before: Instant,
     backoff: Backoff,
+    last_error: Option<Instant>,
+    /// Whether the next request is delayed for an error already: one may be reported by kube and by the watch.
+    is_paused: bool,
+}
+
+impl Pace {
+    fn new(now: Instant) -> Self {
+        let backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        Self { not_before: now, backoff, last_error: None, is_paused: false }
+    }
+
+    /// Delays the next request after an error, or longer if the server has requested that.
+    fn pause(&mut self, now: Instant) {
+        if std::mem::replace(&mut self.is_paused, true) {
+            return;
+        }
+        if self.last_error.replace(now).is_none_or(|last| now.saturating_duration_since(last) > RESET_AFTER) {
+            self.backoff.reset();
+        }
+        self.not_before = self.not_before.max(now + self.backoff.pause());
+    }
 }
 
 impl WatchRequests {
     pub(crate) fn new(client: Client, resource: &'static str) -> Arc<Self> {
-        let pace = Pace { not_before: Instant::now(), backoff: Backoff::new(PAUSES.0, PAUSES.1) };
-        Arc::new(Self { client, resource, opened: Notify::new(), pace: Mutex::new(pace) })
+        let pace = Mutex::new(Pace::new(Instant::now()));
+        Arc::new(Self { client, resource, opened: Notify::new(), pace })
     }
 
     /// Creates kube's client for its watcher, with separate connections.
@@ -86,9 +111,8 @@ impl WatchRequests {
         self: Arc<Self>,
         service: Service,
         request: Request<kube::client::Body>,
-    ) -> Result<Response<WatchBody>, BoxError> {
-        let not_before = self.pace().not_before;
-        sleep_until(not_before).await;
+    ) -> Result<Response<Either<WatchBody, Full<Bytes>>>, BoxError> {
+        self.wait().await;
         let path = request.uri().to_string();
         let is_watch = path.contains("watch=true");
         let operation = operation(request.method(), &path);
@@ -107,13 +131,18 @@ impl WatchRequests {
         if head.status.is_redirection() {
             return Err(format!("the server answers {}", head.status.as_u16()).into());
         }
-        let is_open = is_watch && head.status.is_success();
-        if is_open {
+        let body = if is_watch && head.status.is_success() {
             self.count(WatchEvent::Watched);
             self.received();
             self.opened.notify_one();
-        }
-        Ok(Response::from_parts(head, WatchBody::new(self, body, is_open)))
+            Either::Left(WatchBody { requests: self, body, started: Instant::now(), lines: Lines::default() })
+        } else {
+            let page = timeout(PAGE_WITHIN, read_to_end(body, LARGEST_PAGE)).await;
+            let page = page.map_err(|_elapsed| RequestError::Deadline { after: PAGE_WITHIN })??;
+            self.received();
+            Either::Right(Full::new(page))
+        };
+        Ok(Response::from_parts(head, body))
     }
 
     /// Counts an event of the watch.
@@ -130,16 +159,25 @@ impl WatchRequests {
         self.client.observer().observe(MetricEvent::Objects(self.resource, objects));
     }
 
-    /// Sets the pause after a watch that lasted for `lasted`.
+    /// Delays the next request after an error.
+    pub(crate) fn pause(&self) {
+        self.pace().pause(Instant::now());
+    }
+
+    /// Waits until the next request may be sent.
+    pub(crate) async fn wait(&self) {
+        let not_before = self.pace().not_before;
+        sleep_until(not_before).await;
+        self.pace().is_paused = false;
+    }
+
+    /// Delays the next request after a watch that lasted for `lasted`.
     fn watch_ended(&self, lasted: Duration) {
+        if lasted < SHORT_WATCH {
+            return self.pause();
+        }
         let mut pace = self.pace();
-        let pause = if lasted >= SHORT_WATCH {
-            pace.backoff.reset();
-            random_part_of(RESTART_PAUSE)
-        } else {
-            pace.backoff.pause()
-        };
-        pace.not_before = pace.not_before.max(Instant::now() + pause);
+        pace.not_before = pace.not_before.max(Instant::now() + random_part_of(RESTART_PAUSE));
     }
 
     fn pace(&self) -> MutexGuard<'_, Pace> {
@@ -147,26 +185,12 @@ impl WatchRequests {
     }
 }
 
-/// The body of a list or of a watch.
+/// The body of a watch.
 pub(crate) struct WatchBody {
     requests: Arc<WatchRequests>,
     body: Incoming,
-    kind: Kind,
-}
-
-enum Kind {
-    List { deadline: Pin<Box<Sleep>>, received: usize },
-    Watch { started: Instant, lines: Lines },
-}
-
-impl WatchBody {
-    fn new(requests: Arc<WatchRequests>, body: Incoming, is_watch: bool) -> Self {
-        let kind = match is_watch {
-            true => Kind::Watch { started: Instant::now(), lines: Lines::default() },
-            false => Kind::List { deadline: Box::pin(sleep(PAGE_WITHIN)), received: 0 },
-        };
-        Self { requests, body, kind }
-    }
+    started: Instant,
+    lines: Lines,
 }
 
 impl Body for WatchBody {
@@ -177,36 +201,17 @@ impl Body for WatchBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self { requests, body, kind } = &mut *self;
-        let next = match (Pin::new(body).poll_frame(cx), &mut *kind) {
-            (Poll::Pending, Kind::List { deadline, .. }) => {
-                ready!(deadline.as_mut().poll(cx));
-                return Poll::Ready(Some(Err("the list does not end".into())));
-            }
-            (Poll::Pending, Kind::Watch { .. }) => return Poll::Pending,
-            (Poll::Ready(next), _) => next,
-        };
-        Poll::Ready(match (next, kind) {
+        let Self { requests, body, lines, .. } = &mut *self;
+        Poll::Ready(match ready!(Pin::new(body).poll_frame(cx)) {
             // kube treats some of these errors as the end of the watch, and reports others.
-            (Some(Err(_)), _) => Some(Err("the connection broke".into())),
-            (None, Kind::Watch { .. }) => {
+            Some(Err(_)) => Some(Err("the connection broke".into())),
+            Some(Ok(frame)) => {
+                requests.received();
+                frame.into_data().ok().map(|data| Ok(Frame::data(lines.filter(data, requests))))
+            }
+            None => {
                 requests.count(WatchEvent::Closed);
                 None
-            }
-            (None, Kind::List { .. }) => None,
-            (Some(Ok(frame)), kind) => {
-                requests.received();
-                let Ok(data) = frame.into_data() else { return Poll::Ready(None) };
-                match kind {
-                    Kind::Watch { lines, .. } => Some(Ok(Frame::data(lines.filter(data, requests)))),
-                    Kind::List { received, .. } => {
-                        *received += data.len();
-                        match *received > LARGEST_PAGE {
-                            true => Some(Err(RequestError::TooLarge { limit: LARGEST_PAGE }.into())),
-                            false => Some(Ok(Frame::data(data))),
-                        }
-                    }
-                }
             }
         })
     }
@@ -214,9 +219,7 @@ impl Body for WatchBody {
 
 impl Drop for WatchBody {
     fn drop(&mut self) {
-        if let Kind::Watch { started, .. } = &self.kind {
-            self.requests.watch_ended(started.elapsed());
-        }
+        self.requests.watch_ended(self.started.elapsed());
     }
 }
 
@@ -254,5 +257,49 @@ impl Lines {
             }
         }
         if is_whole { data } else { passed.freeze() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the pause after an error at `now`, whose next request follows at once.
+    fn pause(pace: &mut Pace, now: Instant) -> Duration {
+        pace.pause(now);
+        pace.is_paused = false;
+        pace.not_before - now
+    }
+
+    #[test]
+    fn pauses_grow_until_there_were_no_errors_for_some_time() {
+        let (first, longest) = PAUSES;
+        let mut now = Instant::now();
+        let mut pace = Pace::new(now);
+        assert!(pause(&mut pace, now) <= first);
+        for _ in 0..9 {
+            now += longest;
+            assert!(pause(&mut pace, now) <= longest);
+        }
+        assert!(pause(&mut pace, now + longest) >= longest / 2);
+        // Watches end and start in the meantime.
+        now += longest + 2 * RESET_AFTER;
+        pace.not_before = now;
+        assert!(pause(&mut pace, now) <= first);
+    }
+
+    #[test]
+    fn an_error_delays_the_next_request_once_and_not_less_than_the_server_requests() {
+        let now = Instant::now();
+        let mut pace = Pace::new(now);
+        pace.not_before = now + LONGEST_RETRY_AFTER;
+        for _ in 0..9 {
+            pace.pause(now);
+        }
+        assert_eq!(pace.not_before, now + LONGEST_RETRY_AFTER);
+        pace.is_paused = false;
+        let later = now + RESET_AFTER / 2;
+        pace.not_before = later;
+        assert!(pause(&mut pace, later) <= 2 * PAUSES.0, "only two errors");
     }
 }

@@ -5,19 +5,19 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use kube::Api;
 use kube::api::{ApiResource, GroupVersionKind};
 use kube::runtime::watcher::{self, Error, Event};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
-use crate::backoff::{Backoff, random_part_of};
+use crate::backoff::random_part_of;
 use crate::client::Client;
 use crate::item::Item;
 use crate::metrics::WatchEvent;
 use crate::object_store::{ObjectStore, StoreView};
-use crate::watch_layer::WatchRequests;
+use crate::watch_layer::{RESET_AFTER, WatchRequests};
 use eviction_core::error::chain;
 
 /// The page size of a list. A page is buffered completely while it is read.
@@ -27,13 +27,9 @@ const WATCH: Duration = Duration::from_secs(240);
 /// The interval of complete lists, plus a random part of up to the same time. A list corrects events that
 /// were lost.
 const RELIST_INTERVAL: Duration = Duration::from_secs(30 * 60);
-/// The pauses after errors, first and longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 /// The number of errors in a row after which everything is listed again. A list may succeed while a watch
 /// does not, and kube's watcher never gives up a version that the server does not have.
 const ERRORS: u32 = 3;
-/// The time without errors after which the count of errors starts again.
-const ERRORS_RESET_AFTER: Duration = Duration::from_secs(30);
 
 /// Decodes an object from JSON, or returns the error in it.
 type Decode<T> = Box<dyn Fn(&[u8]) -> Result<T, String> + Send>;
@@ -58,7 +54,7 @@ pub(crate) struct Watcher<T> {
     view: watch::Sender<Arc<StoreView<T>>>,
     synced: bool,
     error: Option<String>,
-    backoff: Backoff,
+    /// The number of errors in a row.
     errors: u32,
     last_error: Option<Instant>,
 }
@@ -74,7 +70,6 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
             view,
             synced: false,
             error: None,
-            backoff: Backoff::new(PAUSES.0, PAUSES.1),
             errors: 0,
             last_error: None,
         };
@@ -87,7 +82,8 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
             match self.requests.kube().await {
                 Ok(client) => self.run_stream(client).await,
                 Err(error) => {
-                    self.on_error("list", &chain(&error)).await;
+                    self.on_error("list", &chain(&error));
+                    self.requests.wait().await;
                 }
             }
         }
@@ -120,7 +116,7 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
                 Some(Ok(event)) => self.apply(event),
                 Some(Err(error)) if concerns_one_line(&error) => self.count(WatchEvent::Unreadable),
                 Some(Err(error)) => {
-                    if self.on_stream_error(&error).await {
+                    if self.on_stream_error(&error) {
                         return;
                     }
                 }
@@ -162,30 +158,31 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
     /// Counts an event of a watch, and publishes changes.
     fn count(&mut self, event: WatchEvent) {
         self.requests.count(event);
-        self.backoff.reset();
         if matches!(event, WatchEvent::Changed | WatchEvent::Unreadable | WatchEvent::TooMany) {
             self.publish();
         }
     }
 
-    /// Reports an error of the stream and waits. Returns whether a new stream must list everything again.
-    async fn on_stream_error(&mut self, error: &Error) -> bool {
-        let code = code(error);
-        if code == Some(410) {
+    /// Reports an error of the stream. Returns whether a new stream must list everything again.
+    fn on_stream_error(&mut self, error: &Error) -> bool {
+        if code(error) == Some(410) {
             self.requests.count(WatchEvent::Expired);
             // Without this pause, servers with different caches would get endless list requests.
-            sleep(self.backoff.pause()).await;
+            self.requests.pause();
             return true;
         }
         let (operation, why) = explain(error);
-        self.on_error(operation, &why).await;
+        self.on_error(operation, &why);
         self.errors >= ERRORS
     }
 
-    /// Reports once why no data arrives, and waits.
-    async fn on_error(&mut self, operation: &str, why: &str) {
+    /// Reports once why no data arrives, and delays the next request.
+    fn on_error(&mut self, operation: &str, why: &str) {
         self.requests.count(WatchEvent::Failed);
-        if self.last_error.is_none_or(|last| last.elapsed() > ERRORS_RESET_AFTER) {
+        self.requests.pause();
+        // A watch that broke at once does not count as one that works.
+        self.requests.opened().now_or_never();
+        if self.last_error.replace(Instant::now()).is_none_or(|last| last.elapsed() > RESET_AFTER) {
             self.errors = 0;
         }
         self.errors += 1;
@@ -195,8 +192,6 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
             self.error = Some(why);
             self.publish();
         }
-        sleep(self.backoff.pause()).await;
-        self.last_error = Some(Instant::now());
     }
 
     fn on_ok(&mut self) {

@@ -13,7 +13,7 @@ use crate::{Client, list_nodes};
 
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
 
-fn kubeconfig(folder: &Path, cluster: &str, user: &str) -> Result<Access, AccessError> {
+fn kubeconfig(folder: &Path, cluster: &str, user: &str) -> Result<Access, RequestError> {
     let path = folder.join("config");
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
@@ -119,19 +119,12 @@ fn kubelet_access_uses_the_same_credentials() {
     let access =
         kubeconfig(folder.path(), "server: 'https://h', certificate-authority: ca.crt", "tokenFile: t")
             .unwrap();
-    let address = KubeletAddress {
-        host: "fd00::1".into(),
-        port: 10250,
-        certificate_authority: None,
-        server_name: Some("n1".into()),
-        insecure: false,
-    };
-    let kubelet = access.to_kubelet(address.clone()).unwrap();
+    let kubelet = access.to_kubelet("fd00::1", 10250).unwrap().with_server_name("n1");
     assert_eq!(kubelet.server().to_string(), "https://[fd00::1]:10250");
     assert_eq!(kubelet.config.root_cert_file, access.config.root_cert_file);
     assert_eq!(kubelet.token_file, access.token_file);
-    let other = Some(folder.path().join("absent"));
-    let error = access.to_kubelet(KubeletAddress { certificate_authority: other, ..address }).unwrap_err();
+    assert_eq!(kubelet.config.tls_server_name.as_deref(), Some("n1"));
+    let error = kubelet.with_certificate_authority(folder.path().join("absent")).unwrap_err();
     assert!(error.to_string().starts_with("read certificate authority "), "{error}");
 }
 

@@ -62,7 +62,6 @@ struct Series {
     gap_ns: u64,
     /// The number of failed requests since the last success.
     failures: u32,
-    in_flight: bool,
 }
 
 impl Series {
@@ -94,28 +93,6 @@ impl Series {
         observer.observe(MetricEvent::Event(self.first.reason.name(), result.name(), self.waiting()));
         self.completed = self.count;
         self.failures = 0;
-    }
-}
-
-/// A request to send.
-#[derive(Debug)]
-pub(super) struct EventRequest {
-    key: Key,
-    /// Whether the request creates an event; otherwise it updates a count.
-    pub(super) creates: bool,
-    /// The count that the request writes.
-    count: u64,
-    pub(super) request: Request,
-}
-
-impl EventRequest {
-    /// Returns the reason of the event, for the log.
-    pub(super) fn reason(&self) -> Reason {
-        self.key.0
-    }
-
-    pub(super) fn operation(&self) -> ApiOperation {
-        if self.creates { ApiOperation::CreateEvent } else { ApiOperation::PatchEvent }
     }
 }
 
@@ -155,11 +132,10 @@ impl Outcome {
 #[derive(Debug)]
 pub(super) enum Next {
     /// Send this request.
-    Write(Box<EventRequest>),
-    /// Wait until this time: CLOCK_MONOTONIC in nanoseconds.
+    Write(ApiOperation, Request),
+    /// Wait until this time, CLOCK_MONOTONIC in nanoseconds, or until an occurrence is noted. `u64::MAX` if nothing
+    /// waits.
     Wait(u64),
-    /// Wait until an occurrence is noted.
-    Idle,
 }
 
 /// Groups occurrences into series and creates the requests for them.
@@ -167,6 +143,8 @@ pub(super) enum Next {
 pub(super) struct Correlator {
     node: Box<str>,
     series: BTreeMap<Key, Series>,
+    /// The series whose request has no response yet, and the count that the request writes.
+    in_flight: Option<(Key, u64)>,
     bucket: TokenBucket<INTERVAL_NS, BURST>,
     /// No request is sent before this time.
     paused_until_ns: u64,
@@ -179,6 +157,7 @@ impl Correlator {
         Self {
             node: node.into(),
             series: BTreeMap::new(),
+            in_flight: None,
             bucket: TokenBucket::default(),
             paused_until_ns: 0,
             serial: 0,
@@ -217,21 +196,19 @@ impl Correlator {
             due_ns: now_ns,
             gap_ns: GAPS_NS.0,
             failures: 0,
-            in_flight: false,
             first: occurrence,
         };
         self.series.insert(key, series);
     }
 
-    /// Returns the next action. After a request, call [`responded`](Self::responded) before the next request
-    /// of the same series.
+    /// Returns the next action. After a request, call [`responded`](Self::responded) before the next request.
     pub(super) fn next(&mut self, now_ns: u64) -> Next {
         self.remove_expired(now_ns);
-        let waiting = self.series.iter_mut().filter(|(_, it)| it.waiting() > 0 && !it.in_flight);
+        let waiting = self.series.iter_mut().filter(|(_, it)| it.waiting() > 0);
         let (mut due, later): (Vec<_>, Vec<_>) = waiting.partition(|(_, it)| it.due_ns <= now_ns);
         if due.is_empty() {
             let soonest = later.into_iter().map(|(_, it)| it.due_ns).min();
-            return soonest.map_or(Next::Idle, |due_ns| Next::Wait(due_ns.max(self.paused_until_ns)));
+            return Next::Wait(soonest.map_or(u64::MAX, |due_ns| due_ns.max(self.paused_until_ns)));
         }
         if now_ns < self.paused_until_ns {
             return Next::Wait(self.paused_until_ns);
@@ -245,72 +222,74 @@ impl Correlator {
                 until_ns = until_ns.min(next_ns);
                 continue;
             }
-            series.in_flight = true;
             let Series { first, name, exists, count, last, .. } = series;
-            let request = match exists {
-                true => update_count(name, first, *count, *last),
-                false => create(&self.node, name, first, *count, *last),
+            self.in_flight = Some((key.clone(), *count));
+            return match exists {
+                true => Next::Write(ApiOperation::PatchEvent, update_count(name, first, *count, *last)),
+                false => {
+                    Next::Write(ApiOperation::CreateEvent, create(&self.node, name, first, *count, *last))
+                }
             };
-            let (key, creates, count) = (key.clone(), !*exists, *count);
-            return Next::Write(Box::new(EventRequest { key, creates, count, request }));
         }
         Next::Wait(until_ns)
     }
 
-    /// Handles the result of a request, and returns what follows from it. If the request is to be repeated and
-    /// the server did not specify a pause, no request is sent for `pause_ns`.
-    pub(super) fn responded(
-        &mut self,
-        request: &EventRequest,
-        result: &ApiResult,
-        pause_ns: u64,
-        now_ns: u64,
-    ) -> Outcome {
-        let outcome = Outcome::of(request.creates, result);
-        let Some(series) = self.series.get_mut(&request.key) else { return outcome };
-        series.in_flight = false;
-        if outcome == Outcome::Retry {
-            series.failures = series.failures.saturating_add(1);
-            let pause_ns = if let ApiResult::Throttled { pause } = result { nanos(*pause) } else { pause_ns };
-            self.paused_until_ns = now_ns.saturating_add(pause_ns);
-            return outcome;
+    /// Handles the result of the request, and returns whether the request is to be repeated. Then, if the server did
+    /// not specify a pause, no request is sent for `pause_ns`.
+    pub(super) fn responded(&mut self, result: &ApiResult, pause_ns: u64, now_ns: u64) -> bool {
+        let Some((key, count)) = self.in_flight.take() else { return false };
+        let Some(series) = self.series.get_mut(&key) else { return false };
+        let (creates, reason) = (!series.exists, series.first.reason);
+        let outcome = Outcome::of(creates, result);
+        match outcome {
+            Outcome::Retry => {
+                series.failures = series.failures.saturating_add(1);
+                let pause_ns =
+                    if let ApiResult::Throttled { pause } = result { nanos(*pause) } else { pause_ns };
+                self.paused_until_ns = now_ns.saturating_add(pause_ns);
+                return true;
+            }
+            Outcome::Expired => {
+                // Occurrences since then become a new event.
+                series.count -= series.completed;
+                series.completed = 0;
+                series.exists = false;
+                series.due_ns = now_ns;
+                self.serial += 1;
+                series.name = name(&series.first, self.serial);
+                return false;
+            }
+            Outcome::Done => series.exists = true,
+            Outcome::Refused => {}
         }
-        if outcome == Outcome::Expired {
-            // Occurrences since then become a new event.
-            series.count -= series.completed;
-            series.completed = 0;
-            series.exists = false;
-            series.due_ns = now_ns;
-            self.serial += 1;
-            series.name = name(&series.first, self.serial);
-            return outcome;
-        }
-        let completed = request.count.saturating_sub(series.completed);
-        let is_done = outcome == Outcome::Done;
-        series.exists |= is_done;
-        series.completed = request.count;
+        let completed = count.saturating_sub(series.completed);
+        series.completed = count;
         series.failures = 0;
         series.waits_since_ns = now_ns;
         series.due_ns = now_ns.saturating_add(series.gap_ns);
         series.gap_ns = (series.gap_ns * 2).min(GAPS_NS.1);
-        if is_done {
-            let created = u64::from(request.creates).min(completed);
-            self.count(request.reason(), EventResult::Created, created);
-            self.count(request.reason(), EventResult::Counted, completed - created);
+        if outcome == Outcome::Done {
+            let created = u64::from(creates).min(completed);
+            self.count(reason, EventResult::Created, created);
+            self.count(reason, EventResult::Counted, completed - created);
         } else {
-            self.count(request.reason(), EventResult::Refused, completed);
+            self.count(reason, EventResult::Refused, completed);
         }
-        if let ApiResult::Forbidden { .. } = result {
-            self.paused_until_ns = now_ns.saturating_add(FORBIDDEN_NS);
+        match result {
+            ApiResult::Forbidden { .. } => self.paused_until_ns = now_ns.saturating_add(FORBIDDEN_NS),
+            ApiResult::Rejected { why, .. } if outcome == Outcome::Refused => {
+                tracing::warn!(reason = reason.name(), %why, "the API server rejects a Kubernetes Event");
+            }
+            _ => {}
         }
-        outcome
+        false
     }
 
     /// Ends series without new occurrences, and drops occurrences that are too old.
     fn remove_expired(&mut self, now_ns: u64) {
-        let observer = &self.observer;
-        self.series.retain(|_, series| {
-            if series.in_flight {
+        let (observer, in_flight) = (&self.observer, &self.in_flight);
+        self.series.retain(|key, series| {
+            if in_flight.as_ref().is_some_and(|(it, _)| it == key) {
                 return true;
             }
             if series.waiting() > 0 {
@@ -326,7 +305,8 @@ impl Correlator {
 
     /// Drops the series with the lowest priority. Returns false if there is none to drop.
     fn make_room(&mut self) -> bool {
-        let idle = self.series.iter().filter(|(_, series)| !series.in_flight);
+        let is_idle = |key: &Key| self.in_flight.as_ref().is_none_or(|(it, _)| it != key);
+        let idle = self.series.iter().filter(|(key, _)| is_idle(key));
         let Some(key) = idle.min_by_key(|(_, series)| series.priority()).map(|(key, _)| key.clone()) else {
             return false;
         };

@@ -7,18 +7,18 @@ mod correlator;
 mod object;
 mod sink;
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use eviction_core::progress::ApiResult;
 use eviction_core::time::nanos;
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::timeout;
 
 use crate::backoff::{Backoff, now_ns};
 use crate::client::Client;
 use crate::metrics::Observer;
-use correlator::{Correlator, Next, Outcome};
+use correlator::{Correlator, Next};
 use object::Occurrence;
 
 pub use object::{EventResult, Reason};
@@ -53,30 +53,22 @@ impl Recorder {
     }
 
     /// Writes the noted occurrences, one request at a time, forever. Needs a tokio runtime.
-    pub(crate) async fn run(self: Arc<Self>, client: Client) {
+    pub(crate) async fn run(self: Arc<Self>, client: Client) -> Infallible {
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
         loop {
             let next = self.correlator().next(now_ns());
             match next {
-                Next::Idle => self.changed.notified().await,
-                Next::Wait(until_ns) => {
-                    let pause = Duration::from_nanos(until_ns.saturating_sub(now_ns()));
-                    tokio::select! {
-                        () = sleep(pause) => {}
-                        () = self.changed.notified() => {}
-                    }
-                }
-                Next::Write(request) => {
-                    let (result, _body) = client.call(request.operation(), request.request.clone()).await;
+                Next::Write(operation, request) => {
+                    let (result, _body) = client.call(operation, request).await;
                     let pause_ns = nanos(backoff.pause());
-                    let outcome = self.correlator().responded(&request, &result, pause_ns, now_ns());
-                    if outcome != Outcome::Retry {
+                    if !self.correlator().responded(&result, pause_ns, now_ns()) {
                         backoff.reset();
                     }
-                    if let (Outcome::Refused, ApiResult::Rejected { why, .. }) = (outcome, &result) {
-                        let reason = request.reason().name();
-                        tracing::warn!(reason, %why, "the API server rejects a Kubernetes Event");
-                    }
+                }
+                Next::Wait(until_ns) => {
+                    let pause = Duration::from_nanos(until_ns.saturating_sub(now_ns()));
+                    // Ends early when an occurrence is noted.
+                    let _elapsed = timeout(pause, self.changed.notified()).await;
                 }
             }
         }
@@ -88,19 +80,20 @@ mod tests {
     use eviction_core::progress::ApiOperation;
     use serde_json::json;
 
-    use super::Outcome::{Done, Expired, Refused, Retry};
+    use super::correlator::Outcome::{self, Done, Expired, Refused, Retry};
     use super::*;
     use crate::error::RequestError;
-    use crate::request::Response;
     use crate::response::interpret;
+    use bytes::Bytes;
+    use http::Response;
 
-    fn response(status: u16, reason: &str, message: &str) -> Result<Response, RequestError> {
+    fn response(status: u16, reason: &str, message: &str) -> Result<Response<Bytes>, RequestError> {
         let kind = if status < 300 { "Event" } else { "Status" };
         let body = json!({"kind": kind, "reason": reason, "message": message}).to_string();
-        Ok(Response { status, retry_after: None, body: body.into() })
+        Ok(Response::builder().status(status).body(body.into()).unwrap())
     }
 
-    fn outcome(creates: bool, response: &Result<Response, RequestError>) -> Outcome {
+    fn outcome(creates: bool, response: &Result<Response<Bytes>, RequestError>) -> Outcome {
         let operation = if creates { ApiOperation::CreateEvent } else { ApiOperation::PatchEvent };
         Outcome::of(creates, &interpret(operation, response))
     }

@@ -2,13 +2,14 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::{Identity, Key, ObjectStore, WatchEvent};
+use super::{Identity, ObjectStore, WatchEvent};
 
 fn identity(name: &str, uid: &str, version: u64) -> Identity {
     Identity {
-        key: Key { namespace: "a".into(), name: name.into() },
+        namespace: "a".into(),
+        name: name.into(),
         uid: uid.into(),
-        version: version.to_string().into(),
+        resource_version: version.to_string().into(),
     }
 }
 
@@ -60,8 +61,7 @@ fn undecodable_update_makes_the_object_unreadable() {
     assert_eq!(store.put(identity("p", "1", 6), Err("spec.x: no quantity".into())), WatchEvent::Unreadable);
     let view = store.view(true, None);
     assert!(view.objects.is_empty());
-    assert_eq!(view.unreadable[0].key.to_string(), "a/p");
-    assert_eq!(view.unreadable[0].why, "spec.x: no quantity");
+    assert_eq!(view.unreadable, ["a/p: spec.x: no quantity"]);
     assert_eq!(store.put(identity("p", "1", 7), Ok("p7")), WatchEvent::Changed);
     assert_eq!(names(&store), ["p7"]);
 }

@@ -1,14 +1,26 @@
 use bytes::Bytes;
+use http::header::RETRY_AFTER;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 
-fn response(status: u16, body: impl Into<Bytes>) -> Result<Response, RequestError> {
-    Ok(Response { status, retry_after: None, body: body.into() })
+fn response(status: u16, body: impl Into<Bytes>) -> Result<Response<Bytes>, RequestError> {
+    Ok(Response::builder().status(status).body(body.into()).unwrap())
 }
 
-fn status(code: u16, reason: &str, message: &str, details: &Value) -> Result<Response, RequestError> {
+fn with_retry_after(
+    retry_after: Option<u64>,
+    response: Result<Response<Bytes>, RequestError>,
+) -> Result<Response<Bytes>, RequestError> {
+    let mut response = response?;
+    if let Some(seconds) = retry_after {
+        response.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
+    Ok(response)
+}
+
+fn status(code: u16, reason: &str, message: &str, details: &Value) -> Result<Response<Bytes>, RequestError> {
     let body = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": message, "reason": reason, "details": details, "code": code,
@@ -16,7 +28,7 @@ fn status(code: u16, reason: &str, message: &str, details: &Value) -> Result<Res
     response(code, body.to_string())
 }
 
-fn evict(result: &Result<Response, RequestError>) -> ApiResult {
+fn evict(result: &Result<Response<Bytes>, RequestError>) -> ApiResult {
     interpret(ApiOperation::Eviction, result)
 }
 
@@ -42,9 +54,8 @@ fn pdb_refusals_are_recognized_with_and_without_retry_after() {
     let details = json!({
         "causes": [{"reason": "DisruptionBudget", "message": why}], "retryAfterSeconds": 10,
     });
-    let mut early = status(429, "TooManyRequests", message, &details).unwrap();
-    early.retry_after = Some(Duration::from_secs(10));
-    assert_eq!(evict(&Ok(early)), ApiResult::PdbDenied { why: why.into() });
+    let early = with_retry_after(Some(10), status(429, "TooManyRequests", message, &details));
+    assert_eq!(evict(&early), ApiResult::PdbDenied { why: why.into() });
     let two =
         "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
     assert_eq!(evict(&status(500, "", two, &Value::Null)), ApiResult::PdbDenied { why: two.into() });
@@ -58,10 +69,8 @@ fn pdb_refusals_are_recognized_with_and_without_retry_after() {
 fn throttling_is_distinguished_from_a_pdb_refusal() {
     let pause = |seconds| ApiResult::Throttled { pause: Duration::from_secs(seconds) };
     let plain = "Too many requests, please try again later.\n";
-    let throttled = |retry_after: Option<u64>, body: &str| {
-        let retry_after = retry_after.map(Duration::from_secs);
-        evict(&Ok(Response { status: 429, retry_after, body: body.to_owned().into() }))
-    };
+    let throttled =
+        |retry_after, body: &str| evict(&with_retry_after(retry_after, response(429, body.to_owned())));
     assert_eq!(throttled(Some(7), plain), pause(7));
     assert_eq!(throttled(None, plain), pause(1));
     assert_eq!(throttled(Some(0), plain), pause(1), "not in a frenzy");
@@ -201,8 +210,7 @@ proptest! {
         ],
     ) {
         for operation in [ApiOperation::Eviction, ApiOperation::Deletion, ApiOperation::Condition, ApiOperation::GetPod] {
-            let response = Response { status: code, retry_after: retry_after.map(Duration::from_secs), body: body.clone().into() };
-            let result = interpret(operation, &Ok(response));
+            let result = interpret(operation, &with_retry_after(retry_after, response(code, body.clone())));
             // Success requires an object in the body, and a server failure is never a result of our own.
             if result == ApiResult::Accepted {
                 prop_assert!((200..300).contains(&code) && serde_json::from_slice::<Value>(&body).is_ok());
