@@ -13,7 +13,6 @@ use eviction_core::input::{Event, Input};
 use eviction_core::pods::{KnownPod, PodSet};
 use eviction_core::policy::Rules;
 use eviction_core::policy::preferences::{Preferences, Profile};
-use eviction_core::progress::EvictionResult;
 use eviction_core::reading::Reading;
 use eviction_core::snapshot::{NodeStats, Snapshot};
 use eviction_core::time::Timestamp;
@@ -84,8 +83,8 @@ impl Node {
     pub(crate) fn carry_out(&mut self, gone: &[u32], then: Duration) -> Result<()> {
         for &index in gone {
             let known = self.pods.get(index).context("an evicted pod is not on the node")?;
-            let result = EvictionResult { uid: known.pod.uid.clone(), result: Ok(()) };
-            let decision = self.handle(Event::Evicted(result));
+            let result = Event::Evicted { uid: known.pod.uid.clone(), result: Ok(()) };
+            let decision = self.handle(result);
             self.engine.recycle(decision);
         }
         self.now = self.now.checked_add(then)?;

@@ -15,7 +15,7 @@ use crate::units::GoDuration;
 /// The kubelet uses the order of a map; this is one of its possible orders. The order shows in the message of
 /// a refused admission.
 #[derive(Clone, Debug, Default)]
-pub struct Conditions {
+pub struct RaisedConditions {
     known: Vec<RaisedCondition>,
     active: Vec<RaisedCondition>,
     last_sync: Option<Timestamp>,
@@ -30,14 +30,14 @@ pub struct RaisedCondition {
     pub at: Timestamp,
 }
 
-impl Conditions {
+impl RaisedConditions {
     /// Reserves space for every condition, because a condition is raised when memory is short.
     pub(crate) fn reserve(&mut self) {
         self.known.reserve(NodeCondition::COUNT);
         self.active.reserve(NodeCondition::COUNT);
     }
 
-    /// Returns the conditions that hold, in the order described at [`Conditions`].
+    /// Returns the conditions that hold, in the order described at [`RaisedConditions`].
     pub fn active(&self) -> &[RaisedCondition] {
         &self.active
     }

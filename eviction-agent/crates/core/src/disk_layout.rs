@@ -16,17 +16,6 @@ pub struct DiskLayout {
     pub split_image_fs: bool,
 }
 
-/// The three layouts that the kubelet treats differently.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arrangement {
-    /// One file system for everything. Also applies if a split is reported without a dedicated imagefs.
-    Shared,
-    /// Images and writable layers share a file system of their own.
-    Dedicated,
-    /// Images have a file system of their own, writable layers are with everything else.
-    Split,
-}
-
 crate::named_enum! {
     /// A kind of garbage that can be removed from the node without evicting a pod.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,15 +62,7 @@ impl Parts {
 impl DiskLayout {
     /// Returns whether writable layers are on imagefs. Otherwise they are on nodefs.
     pub fn has_layers_on_image_fs(self) -> bool {
-        self.arrangement() == Arrangement::Dedicated
-    }
-
-    pub(crate) fn arrangement(self) -> Arrangement {
-        match (self.dedicated_image_fs, self.split_image_fs) {
-            (false, _) => Arrangement::Shared,
-            (true, false) => Arrangement::Dedicated,
-            (true, true) => Arrangement::Split,
-        }
+        self.dedicated_image_fs && !self.split_image_fs
     }
 
     /// Returns whether the image file system is split, and the gates do not allow that.
@@ -89,44 +70,79 @@ impl DiskLayout {
         self.split_image_fs && !gates.separate_disk_gc
     }
 
-    /// Returns what to reclaim before evicting: `helpers.go: buildSignalToNodeReclaimFuncs`.
+    /// Returns whether a split is reported without a dedicated imagefs. Counts as one file system for everything.
+    pub(crate) fn is_inconsistent(self) -> bool {
+        self.split_image_fs && !self.dedicated_image_fs
+    }
+
+    /// Returns what to reclaim before evicting, which is what is on the file system of the signal:
+    /// `helpers.go: buildSignalToNodeReclaimFuncs`.
     pub fn reclaims(self, signal: Signal) -> &'static [Reclaim] {
         use Reclaim::{Containers, Images};
-        match (FileSystem::of(signal), self.arrangement()) {
-            (None, _) | (Some(FileSystem::Node), Arrangement::Dedicated) => &[],
-            (Some(_), Arrangement::Shared | Arrangement::Dedicated) => &[Containers, Images],
-            (Some(FileSystem::Image), Arrangement::Split) => &[Images],
-            (Some(_), Arrangement::Split) => &[Containers],
+        // Terminated containers leave their writable layers.
+        let has_layers = self.parts(signal).rootfs;
+        let has_images = match signal {
+            Signal::NodeFsAvailable | Signal::NodeFsInodesFree => !self.dedicated_image_fs,
+            Signal::ImageFsAvailable | Signal::ImageFsInodesFree => true,
+            Signal::ContainerFsAvailable | Signal::ContainerFsInodesFree => !self.is_split(),
+            Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable | Signal::PidAvailable => false,
+        };
+        match (has_layers, has_images) {
+            (true, true) => &[Containers, Images],
+            (true, false) => &[Containers],
+            (false, true) => &[Images],
+            (false, false) => &[],
         }
     }
 
-    /// Returns which parts of a pod count when a file system is short: `helpers.go: buildSignalToRankFunc`.
-    /// Empty for signals of memory and process ids.
+    /// Returns which parts of a pod count when a file system is short, which are those on it:
+    /// `helpers.go: buildSignalToRankFunc`. Empty for signals of memory and process ids.
     pub fn parts(self, signal: Signal) -> Parts {
-        let parts = |rootfs, logs, volumes| Parts { rootfs, logs, volumes };
-        match (FileSystem::of(signal), self.arrangement()) {
-            (None, _) | (Some(FileSystem::Image), Arrangement::Split) => Parts::default(),
-            (Some(FileSystem::Node), Arrangement::Dedicated) => parts(false, true, true),
-            (Some(_), Arrangement::Dedicated) => parts(true, false, false),
-            (Some(_), Arrangement::Shared | Arrangement::Split) => parts(true, true, true),
-        }
+        let layers_are_on_node_fs = !self.has_layers_on_image_fs();
+        // Logs and volumes are always on nodefs.
+        let (rootfs, others) = match signal {
+            Signal::NodeFsAvailable | Signal::NodeFsInodesFree => (layers_are_on_node_fs, true),
+            Signal::ImageFsAvailable | Signal::ImageFsInodesFree => {
+                (!self.is_split(), !self.dedicated_image_fs)
+            }
+            Signal::ContainerFsAvailable | Signal::ContainerFsInodesFree => (true, layers_are_on_node_fs),
+            Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable | Signal::PidAvailable => {
+                (false, false)
+            }
+        };
+        Parts { rootfs, logs: others, volumes: others }
+    }
+
+    /// Returns whether images have a file system of their own, without the writable layers.
+    fn is_split(self) -> bool {
+        self.dedicated_image_fs && self.split_image_fs
     }
 }
 
-#[derive(Clone, Copy)]
-enum FileSystem {
-    Node,
-    Image,
-    Container,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Reclaim::{Containers, Images};
 
-impl FileSystem {
-    fn of(signal: Signal) -> Option<Self> {
-        match signal {
-            Signal::NodeFsAvailable | Signal::NodeFsInodesFree => Some(Self::Node),
-            Signal::ImageFsAvailable | Signal::ImageFsInodesFree => Some(Self::Image),
-            Signal::ContainerFsAvailable | Signal::ContainerFsInodesFree => Some(Self::Container),
-            Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable | Signal::PidAvailable => None,
+    #[test]
+    fn garbage_and_parts_of_pods_are_those_on_the_file_system() {
+        let parts = |rootfs, logs, volumes| Parts { rootfs, logs, volumes };
+        let (all, others, layers, none) =
+            (Parts::ALL, parts(false, true, true), parts(true, false, false), Parts::default());
+        let both: &[Reclaim] = &[Containers, Images];
+        // By layout: nodefs, imagefs, containerfs.
+        for (dedicated_image_fs, split_image_fs, expected) in [
+            (false, false, [(both, all), (both, all), (both, all)]),
+            (false, true, [(both, all), (both, all), (both, all)]),
+            (true, false, [(&[][..], others), (both, layers), (both, layers)]),
+            (true, true, [(&[Containers][..], all), (&[Images][..], none), (&[Containers][..], all)]),
+        ] {
+            let layout = DiskLayout { dedicated_image_fs, split_image_fs };
+            let of = |signal| (layout.reclaims(signal), layout.parts(signal));
+            let bytes = [Signal::NodeFsAvailable, Signal::ImageFsAvailable, Signal::ContainerFsAvailable];
+            let inodes = [Signal::NodeFsInodesFree, Signal::ImageFsInodesFree, Signal::ContainerFsInodesFree];
+            assert_eq!((bytes.map(of), inodes.map(of)), (expected, expected), "{layout:?}");
+            assert_eq!(of(Signal::MemoryAvailable), (&[][..], none));
         }
     }
 }

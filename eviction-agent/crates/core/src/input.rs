@@ -14,7 +14,7 @@ use super::reading::UnknownReason;
 use super::snapshot::Snapshot;
 use super::state::EngineState;
 use super::time::Timestamp;
-use crate::progress::EvictionResult;
+use crate::progress::NotEvicted;
 
 /// An event and its time.
 #[derive(Clone, Debug)]
@@ -49,7 +49,12 @@ pub enum Event {
     #[serde(skip)]
     Reclaimed(Result<Arc<Snapshot>, UnknownReason>),
     /// The result of an eviction that a decision requested.
-    Evicted(EvictionResult),
+    Evicted {
+        /// The uid of the pod.
+        uid: Box<str>,
+        /// Whether the pod has terminated, or why it was not evicted.
+        result: Result<(), NotEvicted>,
+    },
     /// The executor has reached a rate limit: no other pod can be evicted before this time.
     EvictionsPausedUntil(Timestamp),
     /// Whether the API server is available from now on. It is assumed to be until this event.

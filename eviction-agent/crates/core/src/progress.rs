@@ -1,5 +1,6 @@
 //! The reports of executors: how far an eviction has come, the answers of the API server, and the result.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -49,8 +50,8 @@ pub enum KillProgress {
     },
     /// The executor gave up: these processes survive. Nothing follows.
     ProcessesRemaining {
-        /// The processes and the reasons, by process id.
-        processes: Vec<UnkillableProcess>,
+        /// Why each process still exists, by process id.
+        processes: BTreeMap<u32, UnkillableReason>,
         /// The number of processes of the pod that are not visible in this PID namespace.
         unreachable: u32,
         /// The number of cgroups below the pod's that cannot be read.
@@ -99,15 +100,6 @@ pub struct Signalled {
     pub unreadable_groups: u32,
     /// Whether the kernel killed all processes of the cgroup at once.
     pub whole_group: bool,
-}
-
-/// A process that SIGKILL did not end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnkillableProcess {
-    /// The process id.
-    pub pid: u32,
-    /// Why the process still exists.
-    pub why: UnkillableReason,
 }
 
 /// Why a process still exists after SIGKILL.
@@ -328,15 +320,6 @@ impl ApiResult {
             | Self::NotSent { why } => Some(why),
         }
     }
-}
-
-/// The result of an eviction.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EvictionResult {
-    /// The uid of the pod.
-    pub uid: Box<str>,
-    /// Whether the pod has terminated, or why it was not evicted.
-    pub result: Result<(), NotEvicted>,
 }
 
 /// Why a pod was not evicted.

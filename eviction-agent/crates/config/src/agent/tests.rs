@@ -432,7 +432,7 @@ fn kill_on_growth_is_a_quantity_and_zero_disables_it() {
     let given = |value: Value| {
         let object = json!({"eviction": {"killOnGrowth": value}});
         resolve(object.as_object().unwrap().clone(), None)
-            .map(|configuration| configuration.eviction.kill_on_growth.bytes())
+            .map(|configuration| configuration.eviction.kill_on_growth)
             .map_err(|problems| problems.to_string())
     };
     assert_eq!(given(Value::Null), Ok(Some(16 << 20)));

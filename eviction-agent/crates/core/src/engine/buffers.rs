@@ -7,7 +7,6 @@ use std::sync::Arc;
 use crate::condition::RaisedCondition;
 use crate::decision::{Action, Decision, DecisionKind};
 use crate::engine::Engine;
-use crate::engine::multi_victim::Postponed;
 use crate::eviction::{Deficit, SizedPod};
 use crate::in_flight::InFlightEviction;
 use crate::input::{Event, Input};
@@ -34,8 +33,8 @@ pub(super) struct BufferPool {
     pub(super) deficits: Vec<Deficit>,
     pub(super) sized_pods: Vec<SizedPod>,
     pub(super) threshold_order: Vec<u8>,
-    pub(super) small: Vec<Postponed>,
-    pub(super) failed_before: Vec<Postponed>,
+    pub(super) small: Vec<SizedPod>,
+    pub(super) failed_before: Vec<SizedPod>,
     pub(super) pdb_refused: Vec<u32>,
 }
 

@@ -8,7 +8,6 @@ use crate::disk_layout::{DiskLayout, Parts};
 use crate::engine::Engine;
 use crate::eviction::EvaluationEnd;
 use crate::in_flight::InFlightEviction;
-use crate::oom::{ContainerTerminated, OomTracker, OomUpdate};
 use crate::policy::preferences::{Prediction, PredictionMode};
 use crate::policy::{Rules, Threshold};
 use crate::rank::{Candidate, Measure, rank};
@@ -194,7 +193,13 @@ impl Engine {
     /// Returns whether garbage can be collected and pods can be ranked. Both need a disk layout that the
     /// feature gates allow.
     pub(super) fn can_rank(&self) -> bool {
-        self.layout.is_some_and(|known| !known.layout.is_refused_by(self.policy.gates))
+        self.layout.is_some_and(|layout| !layout.is_refused_by(self.policy.gates))
+    }
+
+    /// Ranks the pods for memory as an evaluation of this snapshot would, the first to be evicted first. The
+    /// snapshot must be indexed for the engine's pods. The engine does not change.
+    pub fn rank_ahead(&self, snapshot: &Snapshot, ranked: &mut Vec<Candidate>) {
+        rank(Measure::Memory, &self.pods, snapshot, ranked);
     }
 }
 
@@ -238,48 +243,4 @@ fn most_urgent(met: &[Met], thresholds: &[Threshold]) -> Option<u8> {
     let of_memory = || may_evict().filter(is_memory);
     let urgent = of_memory().rfind(is_hard).or_else(|| of_memory().next_back());
     urgent.or_else(|| may_evict().next()).map(|met| met.threshold)
-}
-
-impl Engine {
-    /// Returns the tracker of OOM kills and container terminations.
-    pub fn oom(&self) -> &OomTracker {
-        &self.oom
-    }
-
-    /// Marks the engine as a dry run. Its evictions are not carried out, so they do not explain why a
-    /// container terminated.
-    pub fn set_dry_run(&mut self) {
-        self.oom.set_dry_run();
-    }
-
-    /// Returns the terminated containers whose cause can be decided after this input. Evictions of the same
-    /// decision do not explain earlier terminations.
-    pub(super) fn ended_containers(
-        &mut self,
-        at: Timestamp,
-        subject: &DecisionKind,
-        actions: &[Action],
-    ) -> Vec<ContainerTerminated> {
-        let changed_pod = match subject {
-            DecisionKind::Oom(OomUpdate::Kill(kill)) => kill.pod_uid.as_deref(),
-            DecisionKind::Oom(OomUpdate::End { uid, .. }) => Some(&**uid),
-            _ => None,
-        };
-        let ended = self.oom.decide_causes(at, changed_pod, &self.pods);
-        if let DecisionKind::Evaluated(evaluation) = subject {
-            for action in actions {
-                let Action::Evict(eviction) = action else { continue };
-                if let Some(known) = evaluation.pods.get(eviction.pod) {
-                    self.oom.add_eviction(at, &known.name, &evaluation.pods);
-                }
-            }
-        }
-        ended
-    }
-
-    /// Ranks the pods for memory as an evaluation of this snapshot would, the first to be evicted first. The
-    /// snapshot must be indexed for the engine's pods. The engine does not change.
-    pub fn rank_ahead(&self, snapshot: &Snapshot, ranked: &mut Vec<Candidate>) {
-        rank(Measure::Memory, &self.pods, snapshot, ranked);
-    }
 }

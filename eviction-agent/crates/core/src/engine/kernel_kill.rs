@@ -213,9 +213,8 @@ pub(crate) fn check_order(
 
 /// Returns whether only the order of uids, which is arbitrary, ranks one candidate before the other.
 fn rank_equally(one: &Candidate, other: &Candidate) -> bool {
-    let Candidate { pod: _, order, class, priority, without_controller, hint, excess, uid_rank: _ } = *one;
-    (order, class, priority, without_controller, hint, excess)
-        == (other.order, other.class, other.priority, other.without_controller, other.hint, other.excess)
+    let ((one, one_excess, _), (other, other_excess, _)) = (one.key(), other.key());
+    one == other && one_excess == other_excess
 }
 
 crate::named_enum! {

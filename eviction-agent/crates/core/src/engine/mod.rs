@@ -20,18 +20,18 @@ mod tests;
 #[cfg(test)]
 mod work_tests;
 
-use std::mem::take;
+use std::mem::{replace, take};
 use std::sync::Arc;
 
 use buffers::BufferPool;
 use policy_trial::Proposal;
 
-use super::condition::{Conditions, RaisedCondition};
+use super::condition::{RaisedCondition, RaisedConditions};
 use super::decision::{Action, Decision, DecisionKind, Evaluation, NotEvaluated};
 use super::disk_layout::DiskLayout;
 use super::in_flight::{InFlightEviction, InFlightEvictions, TERMINATION_TIMEOUT};
 use super::input::{ApiReachability, Event, Input};
-use super::oom::{OomTracker, OomUpdate};
+use super::oom::{ContainerTerminated, OomTracker, OomUpdate};
 use super::pods::PodSet;
 use super::policy::Policy;
 use super::protection::EvictionGuard;
@@ -54,9 +54,13 @@ use crate::decision::ProposalState;
 pub struct Engine {
     policy: Policy,
     pods: Arc<PodSet>,
-    layout: Option<KnownLayout>,
+    /// The disk layout of the node, once it is known.
+    layout: Option<DiskLayout>,
+    /// Whether an evaluation has used a layout. The first one ignores derived thresholds, and ends if the gates
+    /// refuse the layout.
+    has_used_layout: bool,
     thresholds: Thresholds,
-    conditions: Conditions,
+    conditions: RaisedConditions,
     awaiting_reclaim: Option<Evaluation>,
     in_flight: InFlightEvictions,
     buffers: BufferPool,
@@ -68,15 +72,6 @@ pub struct Engine {
     api: ApiReachability,
 }
 
-/// The disk layout of the node, once it is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct KnownLayout {
-    layout: DiskLayout,
-    /// No evaluation has used the layout yet. The first one ignores derived thresholds, and ends if the
-    /// gates refuse the layout.
-    is_new: bool,
-}
-
 impl Engine {
     /// Creates an engine that has only its policy.
     pub fn new(policy: Policy) -> Self {
@@ -86,7 +81,8 @@ impl Engine {
             policy,
             pods: Arc::default(),
             layout: None,
-            conditions: Conditions::default(),
+            has_used_layout: false,
+            conditions: RaisedConditions::default(),
             awaiting_reclaim: None,
             in_flight: InFlightEvictions::default(),
             buffers: BufferPool::default(),
@@ -127,6 +123,17 @@ impl Engine {
     /// Returns whether the API server is available.
     pub fn api_reachability(&self) -> ApiReachability {
         self.api
+    }
+
+    /// Returns the tracker of OOM kills and container terminations.
+    pub fn oom(&self) -> &OomTracker {
+        &self.oom
+    }
+
+    /// Marks the engine as a dry run. Its evictions are not carried out, so they do not explain why a
+    /// container terminated.
+    pub fn set_dry_run(&mut self) {
+        self.oom.set_dry_run();
     }
 
     /// Returns a copy for a trial evaluation. The engine may have decided on the sample already, so the trial
@@ -185,10 +192,10 @@ impl Engine {
             Event::DiskLayout(result) => self.set_layout(result),
             // Under the kubelet's rules, a failed kill is an eviction like any other:
             // `eviction_manager.go: evictPod`.
-            Event::Evicted(outcome) => {
-                self.guard.record_result(at, &outcome);
-                self.oom.record_result(at, &outcome, &self.pods);
-                self.in_flight.record_result(at, outcome);
+            Event::Evicted { uid, result } => {
+                self.guard.record_result(at, &uid, &result);
+                self.oom.record_result(at, &uid, &result, &self.pods);
+                self.in_flight.record_result(at, &uid, result);
             }
             Event::EvictionsPausedUntil(until) => self.pause_until(at, until),
             Event::ApiServer(reachability) => self.api = reachability,
@@ -217,6 +224,31 @@ impl Engine {
             }
         }
         DecisionKind::StateUpdated
+    }
+
+    /// Returns the terminated containers whose cause can be decided after this input. Evictions of the same
+    /// decision do not explain earlier terminations.
+    fn ended_containers(
+        &mut self,
+        at: Timestamp,
+        subject: &DecisionKind,
+        actions: &[Action],
+    ) -> Vec<ContainerTerminated> {
+        let changed_pod = match subject {
+            DecisionKind::Oom(OomUpdate::Kill(kill)) => kill.pod_uid.as_deref(),
+            DecisionKind::Oom(OomUpdate::End { uid, .. }) => Some(&**uid),
+            _ => None,
+        };
+        let ended = self.oom.decide_causes(at, changed_pod, &self.pods);
+        if let DecisionKind::Evaluated(evaluation) = subject {
+            for action in actions {
+                let Action::Evict(eviction) = action else { continue };
+                if let Some(known) = evaluation.pods.get(eviction.pod) {
+                    self.oom.add_eviction(at, &known.name, &evaluation.pods);
+                }
+            }
+        }
+        ended
     }
 
     fn sync(&mut self, at: Timestamp, snapshot: Arc<Snapshot>, actions: &mut Vec<Action>) -> DecisionKind {
@@ -279,20 +311,16 @@ impl Engine {
 
     fn set_layout(&mut self, result: Result<DiskLayout, UnknownReason>) {
         let Ok(layout) = result else { return };
-        match self.layout {
-            None => {
-                if !layout.is_refused_by(self.policy.gates) {
-                    self.thresholds.derive_containerfs(self.policy.list_room, layout);
-                }
-                self.layout = Some(KnownLayout { layout, is_new: true });
-            }
-            Some(known) if known.layout == layout => {}
-            Some(known) => {
-                self.layout = Some(KnownLayout { layout, ..known });
-                self.thresholds = self.thresholds_of(&self.policy);
-                // Its thresholds are those of the former layout.
-                self.awaiting_reclaim = None;
-            }
+        let former = self.layout.replace(layout);
+        if former == Some(layout) {
+            return;
+        }
+        if former.is_some() {
+            self.thresholds = self.thresholds_of(&self.policy);
+            // Its thresholds are those of the former layout.
+            self.awaiting_reclaim = None;
+        } else if !layout.is_refused_by(self.policy.gates) {
+            self.thresholds.derive_containerfs(self.policy.list_room, layout);
         }
     }
 
@@ -300,16 +328,16 @@ impl Engine {
         if !self.has_anything_to_enforce() {
             return Err(NotEvaluated::NothingToEnforce);
         }
-        let Some(known) = &mut self.layout else { return Err(NotEvaluated::LayoutUnknown) };
-        if known.layout.is_refused_by(self.policy.gates) && take(&mut known.is_new) {
+        let layout = self.layout.ok_or(NotEvaluated::LayoutUnknown)?;
+        if layout.is_refused_by(self.policy.gates) && !replace(&mut self.has_used_layout, true) {
             return Err(NotEvaluated::LayoutRefused);
         }
-        Ok(known.layout)
+        Ok(layout)
     }
 
     /// Makes derived thresholds count from now on.
     fn end_first_evaluation(&mut self) {
-        if self.layout.as_mut().is_some_and(|known| take(&mut known.is_new)) {
+        if !replace(&mut self.has_used_layout, true) {
             self.thresholds.show_all();
         }
     }

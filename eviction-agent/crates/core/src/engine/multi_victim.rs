@@ -13,7 +13,7 @@ use crate::eviction::{
     Basis, Cause, Deficit, EvaluationEnd, Eviction, ExpectedRelease, SizedOutcome, SizedPod, SkipReason,
     is_negligible,
 };
-use crate::in_flight::{Eligibility, InFlightEviction};
+use crate::in_flight::InFlightEviction;
 use crate::pods::{EvictionOrder, KnownPod};
 use crate::protection::{Refusal, RefusedPod};
 use crate::rank::{Candidate, Measure, OverRequestClass};
@@ -133,12 +133,12 @@ impl Engine {
             evaluation.end = EvaluationEnd::NoCandidates;
             return;
         };
-        let (remaining, hard) = (deficit.remaining(), evaluation.driving_is_hard());
+        let hard = evaluation.driving_is_hard();
         let slope = evaluation.context.slopes[signal as usize];
         let runs_out = slope
             .and_then(|slope| slope.time_to_lose(Nanos::from_units(deficit.available.into())))
             .is_some_and(|eta| eta.expected < SINGLE_VICTIM_TIME);
-        evaluation.end = match remaining {
+        evaluation.end = match deficit.remaining() {
             ..=0 => EvaluationEnd::ReleaseInProgress,
             _ if self.waits_for_api(hard) => EvaluationEnd::ApiServerUnavailable,
             _ if self.in_flight.paused_until().is_some() => EvaluationEnd::RateLimited,
@@ -147,7 +147,7 @@ impl Engine {
                 let may_evict = if hard && runs_out { u32::MAX } else { most };
                 let cause = Cause::Threshold { threshold: deficit.threshold_index };
                 let mut selection =
-                    Selection { engine: self, at, evaluation, cause, hard, remaining, may_evict, actions };
+                    Selection { engine: self, at, evaluation, cause, hard, may_evict, actions };
                 let end = selection.run(&ranked);
                 evaluation.ranked = ranked;
                 end
@@ -155,27 +155,19 @@ impl Engine {
         };
     }
 
-    /// Returns whether a candidate may be evicted, regardless of what it frees. None for a critical pod and
-    /// for one that is no longer active.
-    fn eligibility(&self, evaluation: &mut Evaluation, index: u32) -> Option<Eligibility> {
+    /// Returns the uid of a candidate that may be evicted, regardless of what it frees. None for a critical pod,
+    /// and for one that is no longer active or may not be selected.
+    fn selectable<'a>(&self, evaluation: &'a mut Evaluation, index: u32) -> Option<&'a str> {
         let known = evaluation.pods.get(index)?;
         if known.critical {
             evaluation.critical_pods.push(index);
             return None;
         }
+        let uid = &*known.pod.uid;
         // Pods may have terminated during garbage collection.
-        self.pods.index_of(&known.pod.uid)?;
-        Some(self.in_flight.eligibility(&known.pod.uid))
+        let is_active = self.pods.index_of(uid).is_some();
+        (is_active && self.in_flight.may_select(uid)).then_some(uid)
     }
-}
-
-/// A candidate that is considered after others.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Postponed {
-    pod: u32,
-    release: ExpectedRelease,
-    /// The remaining deficit when the candidate was first considered.
-    remaining: i64,
 }
 
 /// The selection of victims for the last deficit of the evaluation.
@@ -186,8 +178,6 @@ pub(super) struct Selection<'a> {
     /// The driving threshold.
     cause: Cause,
     hard: bool,
-    /// The deficit that remains, in units of the signal.
-    remaining: i64,
     /// How many more may be evicted.
     may_evict: u32,
     actions: &'a mut Vec<Action>,
@@ -222,20 +212,20 @@ impl Selection<'_> {
         }
     }
 
-    /// Evicts the candidates whose last eviction failed, while a deficit remains.
-    fn evict_failed_before(&mut self, failed_before: &mut Vec<Postponed>) {
-        for postponed in failed_before.drain(..) {
+    /// Evicts the candidates whose last eviction failed, while a deficit remains. The others stay skipped.
+    fn evict_failed_before(&mut self, failed_before: &mut Vec<SizedPod>) {
+        for skipped in failed_before.drain(..) {
             if self.continues() {
-                self.evict(postponed.pod, postponed.release, false);
+                self.evict(skipped.pod, skipped.release, false);
             } else {
-                self.skip(postponed, SkipReason::EvictionFailed);
+                self.evaluation.sized_pods.push(skipped);
             }
         }
     }
 
     /// Evicts the pods that free a considerable amount, then the others, then for a hard threshold those that
     /// their PodDisruptionBudget has refused. Adds the pods whose last eviction failed to `failed_before`.
-    fn evict_class(&mut self, class: &[Candidate], failed_before: &mut Vec<Postponed>) {
+    fn evict_class(&mut self, class: &[Candidate], failed_before: &mut Vec<SizedPod>) {
         let most = self.may_evict;
         let mut small = take(&mut self.engine.buffers.small);
         let mut pdb_refused = take(&mut self.engine.buffers.pdb_refused);
@@ -243,30 +233,28 @@ impl Selection<'_> {
             if !self.continues() {
                 break;
             }
-            let eligibility = self.engine.eligibility(self.evaluation, pod);
-            let Some(eligibility) = eligibility.filter(|it| *it != Eligibility::Taken) else {
-                continue;
-            };
+            let Some(uid) = self.engine.selectable(self.evaluation, pod) else { continue };
+            let has_failed = self.engine.in_flight.has_failed(uid);
             if self.refused_by_pdb(pod).is_some() {
                 pdb_refused.push(pod);
                 continue;
             }
-            let release = self.release(pod);
-            let postponed = Postponed { pod, release, remaining: self.remaining };
-            if eligibility == Eligibility::Last {
-                failed_before.push(postponed);
-            } else if is_negligible(release.amount, self.remaining) {
-                small.push(postponed);
+            let (release, remaining) = (self.release(pod), self.remaining());
+            let skipped = |why| self.sized(pod, release, SizedOutcome::Skipped { why, remaining });
+            if has_failed {
+                failed_before.push(skipped(SkipReason::EvictionFailed));
+            } else if is_negligible(release.amount, remaining) {
+                small.push(skipped(SkipReason::FreesTooLittle));
             } else {
                 self.evict(pod, release, false);
             }
         }
         let has_better = self.may_evict < most;
-        for postponed in small.drain(..) {
+        for skipped in small.drain(..) {
             if self.continues() {
-                self.evict(postponed.pod, postponed.release, false);
+                self.evict(skipped.pod, skipped.release, false);
             } else if has_better {
-                self.skip(postponed, SkipReason::FreesTooLittle);
+                self.evaluation.sized_pods.push(skipped);
             }
         }
         for pod in pdb_refused.drain(..) {
@@ -285,8 +273,13 @@ impl Selection<'_> {
         self.engine.guard.pdb_refusal_age(self.at, &self.evaluation.pods.get(pod)?.pod.uid)
     }
 
+    /// Returns the deficit that remains, in units of the signal.
+    fn remaining(&self) -> i64 {
+        self.evaluation.deficits.last().map_or(0, Deficit::remaining)
+    }
+
     fn continues(&self) -> bool {
-        self.remaining > 0 && self.may_evict > 0
+        self.remaining() > 0 && self.may_evict > 0
     }
 
     fn release(&self, pod: u32) -> ExpectedRelease {
@@ -311,12 +304,12 @@ impl Selection<'_> {
         }
         self.engine.guard.record_eviction(&self.engine.policy.rules, self.at, known);
         self.actions.push(Action::Evict(eviction));
-        self.remaining = self.remaining.saturating_sub(release.amount);
         self.may_evict -= 1;
         if let Some(deficit) = self.evaluation.deficits.last_mut() {
             deficit.chosen = deficit.chosen.saturating_add(release.amount);
         }
-        self.record_outcome(pod, release, SizedOutcome::Evicted);
+        let evicted = self.sized(pod, release, SizedOutcome::Evicted);
+        self.evaluation.sized_pods.push(evicted);
     }
 
     /// Returns why a pod may not be evicted. The pod is the last resort if no other pod is terminating.
@@ -331,13 +324,9 @@ impl Selection<'_> {
         })
     }
 
-    fn skip(&mut self, Postponed { pod, release, remaining }: Postponed, why: SkipReason) {
-        self.record_outcome(pod, release, SizedOutcome::Skipped { why, remaining });
-    }
-
-    fn record_outcome(&mut self, pod: u32, release: ExpectedRelease, outcome: SizedOutcome) {
+    fn sized(&self, pod: u32, release: ExpectedRelease, outcome: SizedOutcome) -> SizedPod {
         let deficit = self.evaluation.deficits.len().saturating_sub(1);
-        self.evaluation.sized_pods.push(SizedPod { deficit, pod, release, outcome });
+        SizedPod { deficit, pod, release, outcome }
     }
 }
 

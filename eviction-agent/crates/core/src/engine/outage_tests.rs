@@ -8,7 +8,7 @@ use crate::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction};
 use crate::input::{ApiReachability, Event};
 use crate::policy::Policy;
 use crate::policy::eviction_settings::WhenApiServerDown;
-use crate::progress::{EvictionResult, NotEvicted};
+use crate::progress::NotEvicted;
 use crate::signal::{NodeCondition, Signal};
 
 fn sample(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
@@ -124,8 +124,8 @@ fn unconfirmed_eviction_is_in_flight_until_its_result_is_known() {
     let mut engine = started(policy.clone());
     evict_without_confirmation(&mut engine);
     step(&mut engine, 3601, executing(ExecutorUpdate::ApiEnded));
-    let not_asked = EvictionResult { uid: "a".into(), result: Err(NotEvicted::NotAsked) };
-    step(&mut engine, 3601, Event::Evicted(not_asked));
+    let not_asked = Event::Evicted { uid: "a".into(), result: Err(NotEvicted::NotAsked) };
+    step(&mut engine, 3601, not_asked);
     assert_eq!(victims(&sample(&mut engine, 3602, 100)), [("a", 1)]);
     // The pod has terminated.
     let mut engine = started(policy.clone());

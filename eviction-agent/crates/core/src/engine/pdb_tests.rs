@@ -11,12 +11,12 @@ use crate::input::Event;
 use crate::pod::Pod;
 use crate::policy::eviction_settings::EvictionSettings;
 use crate::policy::{Policy, Threshold};
-use crate::progress::{EvictionResult, NotEvicted};
+use crate::progress::NotEvicted;
 use crate::protection::Refusal;
 use crate::signal::Signal::MemoryAvailable;
 
 fn eviction_result(uid: &str, result: Result<(), NotEvicted>) -> Event {
-    Event::Evicted(EvictionResult { uid: uid.into(), result })
+    Event::Evicted { uid: uid.into(), result }
 }
 
 fn pdb_denied(uid: &str) -> Event {
@@ -161,7 +161,7 @@ proptest! {
         let mut engine = Engine::new(policy);
         let mut denied = std::collections::BTreeSet::new();
         for input in inputs {
-            if let Event::Evicted(EvictionResult { uid, result: Err(NotEvicted::PdbDenied) }) = &input.event {
+            if let Event::Evicted { uid, result: Err(NotEvicted::PdbDenied) } = &input.event {
                 denied.insert(uid.to_string());
             }
             let decision = engine.step(input);

@@ -118,15 +118,12 @@ impl Engine {
 
     /// Returns the thresholds of a policy with the present layout, in the state of the present ones.
     pub(super) fn thresholds_of(&self, policy: &Policy) -> Thresholds {
-        let layout = self.layout.map(|known| known.layout);
-        let layout = layout.filter(|layout| !layout.is_refused_by(policy.gates));
+        let layout = self.layout.filter(|layout| !layout.is_refused_by(policy.gates));
         self.thresholds.replaced(&policy.thresholds, layout.map(|layout| (policy.list_room, layout)))
     }
 
     fn adopt(&mut self, policy: Policy) {
-        if let Some(known) = &mut self.layout {
-            known.is_new = false;
-        }
+        self.has_used_layout |= self.layout.is_some();
         self.thresholds = self.thresholds_of(&policy);
         // The new policy would evaluate the second sample for an evaluation of the former policy.
         self.awaiting_reclaim = None;

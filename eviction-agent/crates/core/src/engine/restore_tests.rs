@@ -11,7 +11,7 @@ use crate::pods::PodSet;
 use crate::policy::preferences::Preferences;
 use crate::policy::preferences::{EvictionLimit, RateLimitScope};
 use crate::policy::{Policy, Rules, Threshold};
-use crate::progress::{EvictionResult, NotEvicted};
+use crate::progress::NotEvicted;
 use crate::signal::{NodeCondition, Signal};
 use crate::state::EngineState;
 use crate::units::GoDuration;
@@ -69,7 +69,7 @@ fn in_flight_eviction_is_restored_for_a_pod_that_arrives_late() {
     step(&mut second, 5, Event::Pods(known));
     assert!(victims(&sample(&mut second, 6, 100)).is_empty());
     let uid: Box<str> = "a".into();
-    step(&mut second, 7, Event::Evicted(EvictionResult { uid, result: Err(NotEvicted::NotAsked) }));
+    step(&mut second, 7, Event::Evicted { uid, result: Err(NotEvicted::NotAsked) });
     assert_eq!(
         victims(&sample(&mut second, 8, 100)),
         [("a", 1)],
@@ -114,8 +114,8 @@ fn pod_with_a_restored_failed_eviction_is_evicted_last() {
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     assert_eq!(victims(&sample(&mut first, 1, 100)), [("a", 1)]);
-    let failed = EvictionResult { uid: "a".into(), result: Err("busy".into()) };
-    step(&mut first, 2, Event::Evicted(failed));
+    let failed = Event::Evicted { uid: "a".into(), result: Err("busy".into()) };
+    step(&mut first, 2, failed);
     let mut second = restored_engine(&policy, 3, first.state(), &known);
     assert_eq!(second.state().in_flight, first.state().in_flight);
     assert_eq!(victims(&sample(&mut second, 20, 100)), [("b", 1)], "after all others");
@@ -127,8 +127,8 @@ fn pause_of_evictions_is_restored_and_limited() {
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     assert_eq!(victims(&sample(&mut first, 1, 100)), [("a", 1)]);
-    let not_asked = EvictionResult { uid: "a".into(), result: Err(NotEvicted::NotAsked) };
-    step(&mut first, 1, Event::Evicted(not_asked));
+    let not_asked = Event::Evicted { uid: "a".into(), result: Err(NotEvicted::NotAsked) };
+    step(&mut first, 1, not_asked);
     step(&mut first, 1, Event::EvictionsPausedUntil(at(41)));
     let mut second = restored_engine(&policy, 5, first.state(), &known);
     let decision = sample(&mut second, 40, 100);
@@ -154,7 +154,7 @@ fn rate_limits_and_cool_downs_are_restored() {
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     assert_eq!(victims(&sample(&mut first, 1, 100)), [("a", 1)]);
-    step(&mut first, 2, Event::Evicted(EvictionResult { uid: "a".into(), result: Ok(()) }));
+    step(&mut first, 2, Event::Evicted { uid: "a".into(), result: Ok(()) });
     let others = set_by(&policy, vec![pod("b", "10")]);
     let mut second = restored_engine(&policy, 3, first.state(), &others);
     assert_eq!(second.state().counted, first.state().counted);

@@ -2,11 +2,10 @@
 
 use crate::explain::text::{TextPage, Tone, amount, count, exact, pod, printable, quantity, with_unit};
 use crate::pod::PodName;
-use crate::pods::EvictionOrder;
+use crate::pods::{EvictionOrder, PodProtection};
 use crate::rank::OverRequestClass;
 use crate::record::{
-    CandidateOutcome, CandidateRecord, EvaluationRecord, EvictionRecord, NearestRecord, ProtectionRecord,
-    RefusedPodRecord,
+    CandidateOutcome, CandidateRecord, EvaluationRecord, EvictionRecord, NearestRecord, RefusedPodRecord,
 };
 use crate::signal::Resource;
 
@@ -309,7 +308,7 @@ pub(super) fn refusal_line(refused: &RefusedPodRecord) -> String {
 /// Returns why one pod ranks before another if their eviction orders differ. The order counts before the
 /// class and the priority.
 pub(super) fn order_reason(ahead: &CandidateRecord, behind: &CandidateRecord) -> Option<String> {
-    let reason = match (order_of(ahead), order_of(behind)) {
+    let reason = match (ahead.protection.order, behind.protection.order) {
         (a, b) if a == b => return None,
         (EvictionOrder::First, _) => "it is to go first by the operator's table",
         (_, EvictionOrder::Never) => "the other is never to go by the operator's table",
@@ -321,27 +320,17 @@ pub(super) fn order_reason(ahead: &CandidateRecord, behind: &CandidateRecord) ->
 
 /// Returns why one pod ranks before another of the same class and priority, if their controllers or hints differ.
 pub(super) fn protection_reason(ahead: &CandidateRecord, behind: &CandidateRecord) -> Option<String> {
-    let [(without_controller, a), (other_without_controller, b)] = [ahead, behind].map(|candidate| {
-        let protection = candidate.protection.as_ref();
-        protection.map_or((false, 0), |protection| (protection.without_controller, protection.hint))
-    });
-    if without_controller != other_without_controller {
+    let [one, other] = [&ahead.protection, &behind.protection];
+    if one.without_controller != other.without_controller {
         return Some("the other has no owner to bring it back".to_owned());
     }
-    (a != b).then(|| format!("its hint is lower: {a} against {b}"))
-}
-
-fn order_of(candidate: &CandidateRecord) -> EvictionOrder {
-    candidate.protection.as_ref().map_or(EvictionOrder::default(), |protection| protection.order)
+    (one.hint != other.hint).then(|| format!("its hint is lower: {} against {}", one.hint, other.hint))
 }
 
 /// Returns what protects a pod or moves it forward, for the table.
 pub(super) fn protection_notes(candidate: &CandidateRecord) -> Vec<String> {
-    let Some(ProtectionRecord { order, rule, without_controller, hint, ignored_annotations }) =
-        &candidate.protection
-    else {
-        return Vec::new();
-    };
+    let PodProtection { order, rule, without_controller, hint, ignored, rate_limit_key: _ } =
+        &candidate.protection;
     let by_rule = rule.map_or_else(String::new, |rule| format!(" by policy.protection[{rule}]"));
     let mut notes = Vec::new();
     match order {
@@ -357,8 +346,8 @@ pub(super) fn protection_notes(candidate: &CandidateRecord) -> Vec<String> {
     if *hint != 0 {
         notes.push(format!("hint {hint}"));
     }
-    if !ignored_annotations.is_empty() {
-        notes.push(format!("{} ignored", count(ignored_annotations.len(), "annotation")));
+    if !ignored.is_empty() {
+        notes.push(format!("{} ignored", count(ignored.len(), "annotation")));
     }
     notes
 }

@@ -4,17 +4,15 @@ use super::candidates::{
     elsewhere_note, excess_text, margin_cell, margin_sentence, protection_notes, ranks_before,
 };
 use super::text::{amount, pod, quantity};
-use crate::record::{CandidateOutcome, CandidateRecord, RankingRecord};
+use crate::record::{CandidateOutcome, CandidateRecord};
+use crate::signal::{Resource, Signal};
 
-/// Returns sentences about the pod at an index of the ranking, the heading first.
-pub fn explain_rank(ranking: &RankingRecord, index: usize) -> Vec<String> {
-    let resource = ranking.signal.resource();
-    let (candidates, ranks) = (&ranking.candidates, ranking.ranks().collect::<Vec<_>>());
-    let rank_of = |at: usize| ranks.get(at).copied().flatten();
+/// Returns sentences about the pod at an index of a ranking for a signal, the heading first.
+pub fn explain_rank(signal: Signal, candidates: &[CandidateRecord], index: usize) -> Vec<String> {
     let Some(own) = candidates.get(index) else { return Vec::new() };
-    let (name, signal) = (pod(&own.pod), ranking.signal);
-    let of = ranks.iter().flatten().count();
-    let mut lines = vec![match (rank_of(index), &own.skipped_reason) {
+    let (name, resource) = (pod(&own.pod), signal.resource());
+    let of = candidates.iter().filter_map(|it| it.rank).count();
+    let mut lines = vec![match (own.rank, &own.skipped_reason) {
         (Some(1), _) => format!("{name} is evicted first for {signal}: rank 1 of {of}"),
         (Some(rank), _) => format!("{name} has rank {rank} of {of} for {signal}"),
         (None, Some(why)) => format!("{name} is not evicted for {signal}: {why}"),
@@ -26,10 +24,10 @@ pub fn explain_rank(ranking: &RankingRecord, index: usize) -> Vec<String> {
     lines.push(format!("uses {used}{}{}", request.unwrap_or_default(), excess.unwrap_or_default()));
     let rival = own.margin.and_then(|margin| candidates.get(margin.against));
     lines.extend(rival.map(|rival| margin_sentence(resource, own, rival)));
-    if rank_of(index).is_some() {
-        let ranked = |at: usize| candidates.get(at).filter(|_| rank_of(at).is_some());
-        let before = (0..index).rev().find_map(ranked);
-        let after = (index + 1..candidates.len()).find_map(ranked);
+    if own.rank.is_some() {
+        let is_ranked = |it: &&CandidateRecord| it.rank.is_some();
+        let before = candidates[..index].iter().rfind(is_ranked);
+        let after = candidates[index + 1..].iter().find(is_ranked);
         lines.extend(
             before.map(|it| format!("{} goes before it: {}", pod(&it.pod), ranks_before(resource, it, own))),
         );
@@ -43,9 +41,8 @@ pub fn explain_rank(ranking: &RankingRecord, index: usize) -> Vec<String> {
     lines
 }
 
-/// Returns what happens to a pod if a threshold is met now, short enough for a table column.
-pub fn forecast(ranking: &RankingRecord, candidate: &CandidateRecord) -> String {
-    let resource = ranking.signal.resource();
+/// Returns what happens to a pod if a threshold of this resource is met now, short enough for a table column.
+pub fn forecast(resource: Resource, candidate: &CandidateRecord) -> String {
     match candidate.result {
         CandidateOutcome::Evicted => "evicted next".to_owned(),
         CandidateOutcome::Terminating | CandidateOutcome::GraceShortened => "terminating".to_owned(),
@@ -67,7 +64,6 @@ mod tests {
     use crate::fixture::{at, memory_of, node, pod, set, snapshot};
     use crate::pod::Pod;
     use crate::record::PodSample;
-    use crate::signal::Signal;
 
     fn explained() -> Vec<String> {
         let critical = Pod { priority: Some(2_000_000_000), ..pod("d", "1Mi") };
@@ -83,8 +79,9 @@ mod tests {
         let sample = PodSample { at: at(0), pods, snapshot, layout, in_flight: Vec::new(), sized: false };
         let ranking = sample.ranking(Signal::MemoryAvailable);
         let text = |index: usize| {
-            let forecast = forecast(&ranking, &ranking.candidates[index]);
-            format!("{}\n[{forecast}]\n", explain_rank(&ranking, index).join("\n"))
+            let forecast = forecast(Resource::Memory, &ranking[index]);
+            let lines = explain_rank(Signal::MemoryAvailable, &ranking, index);
+            format!("{}\n[{forecast}]\n", lines.join("\n"))
         };
         (0..4).map(text).collect()
     }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::eviction::{ExpectedRelease, is_negligible};
 use crate::pods::{KnownPod, PodSet};
-use crate::progress::{EvictionResult, NotEvicted};
+use crate::progress::NotEvicted;
 use crate::signal::Signal;
 use crate::time::{Timestamp, later, since};
 use crate::units::GoDuration;
@@ -22,17 +22,6 @@ pub(crate) struct InFlightEvictions {
     paused_until: Option<Timestamp>,
     /// The uids of pods whose objects are deleted, but whose cgroups still have processes.
     terminating: Vec<Box<str>>,
-}
-
-/// Whether a pod may be selected, considering its earlier evictions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Eligibility {
-    /// The pod may be selected.
-    Free,
-    /// The pod is considered after all others, because its last eviction failed.
-    Last,
-    /// The pod may not be selected: it is terminating, has terminated, or its eviction failed a moment ago.
-    Taken,
 }
 
 impl InFlightEvictions {
@@ -193,7 +182,7 @@ impl InFlightEvictions {
             let is_present = has_only_processes || pods.index_of(uid).is_some();
             let is_kept = match (it.restored, is_present) {
                 (false, _) => true,
-                (true, true) => it.is_executing() || self.eligibility(uid) == Eligibility::Free,
+                (true, true) => it.is_executing() || self.of_pod(uid).next().is_none(),
                 // Without any pods it is not known whether this one is present.
                 (true, false) if it.is_executing() => pods.is_empty(),
                 (true, false) => it.age(at) < it.retention(),
@@ -214,10 +203,9 @@ impl InFlightEvictions {
     }
 
     /// Records the result of an eviction. The result of an unknown eviction is ignored.
-    pub(crate) fn record_result(&mut self, at: Timestamp, outcome: EvictionResult) {
-        let EvictionResult { uid, result } = outcome;
+    pub(crate) fn record_result(&mut self, at: Timestamp, uid: &str, result: Result<(), NotEvicted>) {
         let is_terminating_pod =
-            |it: &InFlightEviction| it.has_uid(&uid) && !it.restored && it.is_terminating();
+            |it: &InFlightEviction| it.has_uid(uid) && !it.restored && it.is_terminating();
         let Err(why) = result else {
             for it in self.list.iter_mut().filter(|it| is_terminating_pod(it)) {
                 it.end(Ended::Terminated, at);
@@ -253,7 +241,7 @@ impl InFlightEvictions {
         grace_period_seconds: i64,
         expected: [ExpectedRelease; Signal::COUNT],
     ) -> bool {
-        if self.eligibility(&pod.pod.uid) == Eligibility::Taken {
+        if !self.may_select(&pod.pod.uid) {
             return false;
         }
         self.list.retain(|failed| !failed.has_uid(&pod.pod.uid) || failed.is_executing());
@@ -263,14 +251,21 @@ impl InFlightEvictions {
         true
     }
 
-    /// Returns whether a pod may be selected.
-    pub(crate) fn eligibility(&self, uid: &str) -> Eligibility {
+    /// Returns the known evictions of a pod.
+    fn of_pod(&self, uid: &str) -> impl Iterator<Item = &InFlightEviction> {
+        self.known().filter(move |it| it.has_uid(uid))
+    }
+
+    /// Returns whether a pod may be selected: it is not terminating, has not terminated, and its eviction did not
+    /// fail a moment ago.
+    pub(crate) fn may_select(&self, uid: &str) -> bool {
         let now = self.last.unwrap_or_default();
-        let eligibilities = self.known().filter(|it| it.has_uid(uid)).map(|it| match it.ended {
-            Some(Ended::Failed(_)) if it.age(now) >= RETRY_AFTER => Eligibility::Last,
-            _ => Eligibility::Taken,
-        });
-        eligibilities.max().unwrap_or(Eligibility::Free)
+        self.of_pod(uid).all(|it| it.has_failed() && it.age(now) >= RETRY_AFTER)
+    }
+
+    /// Returns whether an eviction of a pod failed lately.
+    pub(crate) fn has_failed(&self, uid: &str) -> bool {
+        self.of_pod(uid).any(InFlightEviction::has_failed)
     }
 
     /// Returns what all evictions free from now on, for values of a given time. With the grace period of a hard

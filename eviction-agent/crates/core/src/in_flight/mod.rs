@@ -34,7 +34,7 @@ mod tests;
 
 use std::sync::Arc;
 
-pub(crate) use list::{Eligibility, InFlightEvictions};
+pub(crate) use list::InFlightEvictions;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 

@@ -11,7 +11,6 @@ use crate::input::{ApiReachability, Event, Input};
 use crate::pod::PodName;
 use crate::pods::PodSet;
 use crate::policy::{Policy, Rules};
-use crate::progress::EvictionResult;
 use crate::signal::Signal;
 use crate::state::EngineState;
 
@@ -41,7 +40,7 @@ fn update(engine: &mut Engine, decision: u64, seconds: i64, update: ExecutorUpda
 
 fn terminate(engine: &mut Engine, decision: u64, seconds: i64, uid: &str) {
     update(engine, decision, seconds, ExecutorUpdate::KillEnded { gone: true });
-    step(engine, seconds, Event::Evicted(EvictionResult { uid: uid.into(), result: Ok(()) }));
+    step(engine, seconds, Event::Evicted { uid: uid.into(), result: Ok(()) });
 }
 
 #[test]
@@ -125,7 +124,7 @@ fn two_executors_for_the_same_pod_are_tracked_separately() {
     // The answer of the API server to the first eviction does not end the second one.
     update(&mut engine, 1, 41, ExecutorUpdate::ApiEnded);
     let result = Err(crate::progress::NotEvicted::NotAsked);
-    step(&mut engine, 41, Event::Evicted(EvictionResult { uid: "a".into(), result }));
+    step(&mut engine, 41, Event::Evicted { uid: "a".into(), result });
     assert_eq!(decisions(&engine), [2]);
     assert!(engine.in_flight()[0].is_terminating());
 }

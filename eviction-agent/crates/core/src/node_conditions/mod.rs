@@ -8,7 +8,7 @@ pub mod pressure;
 #[cfg(test)]
 mod tests;
 
-use pressure::{Cause, Pressure, Severity, Status};
+use pressure::{Pressure, PressureCause, Status};
 
 use crate::node::{Condition, Node, Taint};
 use crate::policy::Threshold;
@@ -44,7 +44,7 @@ const UNTIL: &str = "eviction thresholds were met until ";
 
 /// The conditions that the node should have, and how urgent it is to write them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conditions {
+pub struct DesiredConditions {
     /// All three conditions as they should be.
     pub all: [Condition; NodeCondition::COUNT],
     /// How urgent it is to write the conditions.
@@ -77,7 +77,7 @@ pub fn conditions(
     thresholds: &[Threshold],
     period: GoDuration,
     now: Timestamp,
-) -> Conditions {
+) -> DesiredConditions {
     let now = whole_seconds(now);
     let mut due = Due::Not;
     let mut heartbeat: Option<Timestamp> = None;
@@ -122,7 +122,7 @@ pub fn conditions(
     if heartbeat <= now {
         due = due.max(Due::Heartbeat);
     }
-    Conditions { all, due, heartbeat }
+    DesiredConditions { all, due, heartbeat }
 }
 
 /// Returns since when no threshold is met, if this is the text of a condition in its transition period.
@@ -139,7 +139,7 @@ fn text(
     period: GoDuration,
 ) -> (&'static str, String) {
     match (pressure.status, pressure.cause) {
-        (Status::True, Cause::Met { threshold: index }) => {
+        (Status::True, Some(PressureCause::Met { threshold: index })) => {
             let threshold = thresholds.get(usize::from(index));
             let below = threshold.map(|threshold| {
                 let grace = match threshold.is_hard() {
@@ -154,22 +154,17 @@ fn text(
             };
             (reason, below.unwrap_or_else(|| "an eviction threshold is met".to_owned()))
         }
-        (Status::True, Cause::Predicted) => (
+        (Status::True, Some(PressureCause::Predicted)) => (
             "EvictionThresholdForeseen",
             "an eviction threshold will be met soon if all goes on as it did".to_owned(),
         ),
-        (Status::True, Cause::Transition { since: last }) => {
-            let worst = match pressure.severity {
-                Some(Severity::Hard) => "a hard one among them",
-                Some(Severity::Soft) | None => "no hard one among them",
-            };
+        (Status::True, Some(PressureCause::Transition { since: last })) => {
+            let worst = if pressure.hard { "a hard one among them" } else { "no hard one among them" };
             let last = whole_seconds(last);
             let message = format!("{UNTIL}{last}; {worst}; the condition holds for {period} longer");
             (IN_TRANSITION, message)
         }
-        (Status::True, Cause::NoPressure | Cause::Unavailable) => {
-            ("EvictionThresholdMet", "an eviction threshold is met".to_owned())
-        }
+        (Status::True, None) => ("EvictionThresholdMet", "an eviction threshold is met".to_owned()),
         (Status::Unknown, _) => {
             ("SignalUnknown", format!("a signal of {} has been unknown for long", condition.name()))
         }
@@ -237,9 +232,10 @@ pub fn effects(node: &Node, condition: NodeCondition) -> impl Iterator<Item = Ef
 
 /// Returns the effect that a condition's taint should have. None if there should be no taint.
 pub fn wanted(pressure: &Pressure, settings: NodeStatusSettings) -> Option<Effect> {
-    match pressure.severity? {
-        Severity::Hard if settings.no_schedule => Some(Effect::NoSchedule),
-        Severity::Hard | Severity::Soft => settings.prefer_no_schedule.then_some(Effect::PreferNoSchedule),
+    match pressure.status {
+        Status::True if pressure.hard && settings.no_schedule => Some(Effect::NoSchedule),
+        Status::True => settings.prefer_no_schedule.then_some(Effect::PreferNoSchedule),
+        Status::False | Status::Unknown => None,
     }
 }
 

@@ -1,7 +1,8 @@
 //! The pressure on the node for each of its conditions, as it is published: a pure function of decisions.
 //!
-//! A condition holds for the transition period after its cause has ended, and so does its severity: a pod
-//! that was evicted for a hard threshold does not come back while the condition holds for that threshold.
+//! A condition holds for the transition period after its cause has ended, and counts as hard for that time after a
+//! hard threshold was met: a pod that was evicted for a hard threshold does not come back while the condition holds
+//! for that threshold.
 
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ use crate::decision::{Decision, Evaluation};
 use crate::node::{Condition, Node};
 use crate::node_conditions;
 use crate::node_conditions::{Effect, HEARTBEAT};
+use crate::policy::Threshold;
 use crate::signal::NodeCondition;
 use crate::time::{Timestamp, later, since};
 use crate::units::GoDuration;
@@ -24,11 +26,11 @@ pub struct Pressure {
     pub status: Status,
     /// When the status was last seen to change. None if it has not changed since the start.
     pub since: Option<Timestamp>,
-    /// The severity of the worst threshold that is met, or was met within the transition period. None if the
-    /// condition does not hold.
-    pub severity: Option<Severity>,
-    /// The cause of the status.
-    pub cause: Cause,
+    /// Whether a hard threshold is met, or was met within the transition period. False if the condition does not
+    /// hold.
+    pub hard: bool,
+    /// Why the condition holds. None if it does not, or if that is not known yet.
+    pub cause: Option<PressureCause>,
 }
 
 crate::named_enum! {
@@ -45,21 +47,9 @@ crate::named_enum! {
     }
 }
 
-/// The severity of a condition's worst threshold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// A threshold with a grace period, or one that is only predicted to be met.
-    Soft,
-    /// A threshold that evicts at once.
-    Hard,
-}
-
-/// The cause of a condition's status.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Cause {
-    /// No threshold is met.
-    #[default]
-    NoPressure,
+/// Why a condition holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PressureCause {
     /// This threshold is met: the worst one, or the first of several.
     Met {
         /// Index into [`Evaluation::thresholds`].
@@ -72,8 +62,6 @@ pub enum Cause {
         /// When a threshold was met last.
         since: Timestamp,
     },
-    /// A signal that raises the condition is unavailable.
-    Unavailable,
 }
 
 /// Tracks the pressure from decision to decision.
@@ -93,41 +81,40 @@ impl Pressures {
         for condition in NodeCondition::ALL {
             let index = condition as usize;
             let met = evaluation.and_then(|evaluation| worst(evaluation, condition));
-            if let Some((_, Severity::Hard)) = met {
+            if met.is_some_and(|(_, threshold)| threshold.is_hard()) {
                 self.hard_at[index] = Some(decision.at);
             }
             let raised = decision.conditions.iter().find(|raised| raised.condition == condition);
             let is_unknown = || decision.unknown_conditions().any(|unknown| unknown == condition);
             let before = self.now[index];
-            let (status, severity, cause) = match raised {
+            let (status, cause) = match raised {
                 Some(raised) => {
                     let cause = match (evaluation, met) {
-                        (Some(_), Some((index, _))) => Cause::Met { threshold: index },
-                        (Some(_), None) if raised.at == decision.at => Cause::Predicted,
+                        (Some(_), Some((index, _))) => Some(PressureCause::Met { threshold: index }),
+                        (Some(_), None) if raised.at == decision.at => Some(PressureCause::Predicted),
                         // The decision is not an evaluation, so the last known cause still applies.
                         (None, _) if before.status == Status::True => before.cause,
-                        (_, _) => Cause::Transition { since: raised.at },
+                        (_, _) => Some(PressureCause::Transition { since: raised.at }),
                     };
-                    (Status::True, Some(self.severity(index, decision.at, period)), cause)
+                    (Status::True, cause)
                 }
-                None if is_unknown() => (Status::Unknown, None, Cause::Unavailable),
-                None => (Status::False, None, Cause::NoPressure),
+                None if is_unknown() => (Status::Unknown, None),
+                None => (Status::False, None),
             };
+            let lasts = |at: Timestamp| at == decision.at || since(decision.at, at) < period;
+            let hard = status == Status::True && self.hard_at[index].is_some_and(lasts);
             let changed = self.has_decisions && status != before.status;
             let since = if changed { Some(decision.at) } else { before.since };
-            self.now[index] = Pressure { status, since, severity, cause };
+            self.now[index] = Pressure { status, since, hard, cause };
         }
         self.has_decisions = true;
         &self.now
     }
 
     /// Takes over the conditions that were published before the start. A different status later counts as a change.
-    pub fn seed(&mut self, seed: &InitialConditions) {
-        for condition in NodeCondition::ALL {
+    pub fn seed(&mut self, seed: &[InitialCondition]) {
+        for &InitialCondition { condition, status, raised_at, hard, published_at: _ } in seed {
             let index = condition as usize;
-            let Some(InitialCondition { status, raised_at, hard, published_at: _ }) = seed.0[index] else {
-                continue;
-            };
             self.now[index] = Pressure { status, ..Pressure::default() };
             if hard {
                 self.hard_at[index] = self.hard_at[index].max(raised_at);
@@ -135,49 +122,23 @@ impl Pressures {
             self.has_decisions = true;
         }
     }
-
-    fn severity(&self, index: usize, now: Timestamp, period: GoDuration) -> Severity {
-        let lasts = |at: Timestamp| at == now || since(now, at) < period;
-        if self.hard_at[index].is_some_and(lasts) { Severity::Hard } else { Severity::Soft }
-    }
 }
 
-/// Returns the worst met threshold of a condition, or the first of several.
-fn worst(evaluation: &Evaluation, condition: NodeCondition) -> Option<(u8, Severity)> {
-    let mut worst: Option<(u8, Severity)> = None;
-    for met in &evaluation.met {
-        let Some(threshold) = evaluation.threshold(met.threshold) else { continue };
-        if threshold.signal.condition() != condition {
-            continue;
-        }
-        let severity = if threshold.is_hard() { Severity::Hard } else { Severity::Soft };
-        if worst.is_none_or(|(_, before)| before < severity) {
-            worst = Some((met.threshold, severity));
-        }
-    }
-    worst
+/// Returns the first hard threshold of a condition that is met, or else the first soft one.
+fn worst(evaluation: &Evaluation, condition: NodeCondition) -> Option<(u8, &Threshold)> {
+    let met =
+        evaluation.met.iter().filter_map(|met| Some((met.threshold, evaluation.threshold(met.threshold)?)));
+    let mut of_condition = met.filter(|(_, threshold)| threshold.signal.condition() == condition);
+    let first = of_condition.next()?;
+    let hard = std::iter::once(first).chain(of_condition).find(|(_, threshold)| threshold.is_hard());
+    Some(hard.unwrap_or(first))
 }
-
-impl InitialConditions {
-    /// Returns the conditions that were raised, for [`Engine::seed_conditions`].
-    ///
-    /// [`Engine::seed_conditions`]: crate::engine::Engine::seed_conditions
-    pub fn raised(&self) -> impl Iterator<Item = RaisedCondition> {
-        let raised = |condition: NodeCondition| {
-            let seeded = self.0[condition as usize]?;
-            Some(RaisedCondition { condition, at: seeded.raised_at? })
-        };
-        NodeCondition::ALL.into_iter().filter_map(raised)
-    }
-}
-
-/// The conditions that were published before the start, by their index.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InitialConditions(pub [Option<InitialCondition>; NodeCondition::COUNT]);
 
 /// A condition that was published before the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitialCondition {
+    /// The condition.
+    pub condition: NodeCondition,
     /// Whether the condition held.
     pub status: Status,
     /// When a threshold was last met, if the condition held: the latest possible time.
@@ -188,10 +149,10 @@ pub struct InitialCondition {
     pub published_at: Option<Timestamp>,
 }
 
-impl InitialConditions {
-    /// Reads the conditions of this Node. Its times are of the clock that shows `now`.
-    pub fn of(node: &Node, now: Timestamp) -> Self {
-        Self(NodeCondition::ALL.map(|condition| {
+impl InitialCondition {
+    /// Reads the conditions of this Node. Its times are of the clock that shows `now`, and are converted by `time`.
+    pub fn all(node: &Node, now: Timestamp, time: impl Fn(Timestamp) -> Timestamp) -> Vec<Self> {
+        let read = |condition: NodeCondition| {
             let found =
                 node.conditions.iter().find(|it| *it.kind == *node_conditions::condition_type(condition))?;
             let status = match &*found.status {
@@ -201,18 +162,23 @@ impl InitialConditions {
             };
             let raised_at = (status == Status::True).then(|| last_met(found).unwrap_or(now).min(now));
             let hard = node_conditions::effects(node, condition).any(|effect| effect == Effect::NoSchedule);
-            Some(InitialCondition { status, raised_at, hard, published_at: published_at(found) })
-        }))
+            let (raised_at, published_at) = (raised_at.map(&time), published_at(found).map(&time));
+            Some(Self { condition, status, raised_at, hard, published_at })
+        };
+        NodeCondition::ALL.into_iter().filter_map(read).collect()
     }
 
-    /// Converts all times.
-    #[must_use]
-    pub fn map(self, time: impl Fn(Timestamp) -> Timestamp) -> Self {
-        let map = |seeded: InitialCondition| {
-            let (raised_at, published_at) = (seeded.raised_at.map(&time), seeded.published_at.map(&time));
-            InitialCondition { raised_at, published_at, ..seeded }
-        };
-        Self(self.0.map(|seeded| seeded.map(map)))
+    /// Returns the condition for [`Engine::seed_conditions`], if it was raised.
+    ///
+    /// [`Engine::seed_conditions`]: crate::engine::Engine::seed_conditions
+    pub fn raised(&self) -> Option<RaisedCondition> {
+        Some(RaisedCondition { condition: self.condition, at: self.raised_at? })
+    }
+
+    /// Returns whether the condition was published after this time. The state up to then is known from a better
+    /// source.
+    pub fn is_newer_than(&self, known: Timestamp) -> bool {
+        self.published_at.is_some_and(|at| at > known)
     }
 }
 
@@ -260,15 +226,5 @@ impl Pressures {
             self.hard_at[index] = hard_at;
         }
         self.has_decisions = true;
-    }
-}
-
-impl InitialConditions {
-    /// Keeps only the conditions that were published after this time. The state up to then is known from a
-    /// better source.
-    #[must_use]
-    pub fn after(self, known: Timestamp) -> Self {
-        let is_later = |seeded: &InitialCondition| seeded.published_at.is_some_and(|at| at > known);
-        Self(self.0.map(|seeded| seeded.filter(is_later)))
     }
 }

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::{Due, Effect, TaintChange, conditions, effects, taint_key, taints, transition_since};
 use crate::fixture::{at, hard, soft};
 use crate::node::{Condition, Node, Taint};
-use crate::node_conditions::pressure::{Cause, Pressure, Severity, Status};
+use crate::node_conditions::pressure::{Pressure, PressureCause, Status};
 use crate::policy::Threshold;
 use crate::policy::eviction_settings::NodeStatusSettings;
 use crate::signal::NodeCondition::{self, MemoryPressure};
@@ -28,8 +28,8 @@ const PERIOD: GoDuration = GoDuration::from_secs(300);
 const HARD: Pressure = Pressure {
     status: Status::True,
     since: None,
-    severity: Some(Severity::Hard),
-    cause: Cause::Met { threshold: 1 },
+    hard: true,
+    cause: Some(PressureCause::Met { threshold: 1 }),
 };
 
 #[test]
@@ -61,8 +61,8 @@ fn conditions_are_due_when_they_change_or_need_a_heartbeat() {
 
     node.conditions = raised.all.to_vec();
     let soft = with_memory_pressure(Pressure {
-        severity: Some(Severity::Soft),
-        cause: Cause::Met { threshold: 0 },
+        hard: false,
+        cause: Some(PressureCause::Met { threshold: 0 }),
         ..HARD
     });
     let lighter = conditions(&node, &soft, &thresholds, PERIOD, at(400));
@@ -97,7 +97,7 @@ fn transition_time_is_kept_unless_a_later_change_was_not_written() {
 #[test]
 fn transition_start_is_parsed_from_the_condition_message() {
     let thresholds = thresholds();
-    let over = Pressure { cause: Cause::Transition { since: at(100) }, ..HARD };
+    let over = Pressure { cause: Some(PressureCause::Transition { since: at(100) }), ..HARD };
     let pressures = with_memory_pressure(over);
     let all = conditions(&Node::default(), &pressures, &thresholds, PERIOD, at(120)).all;
     let memory = &all[MemoryPressure as usize];
@@ -131,13 +131,13 @@ fn changed(node: &Node, changes: &[TaintChange]) -> Vec<Taint> {
 }
 
 #[test]
-fn taint_effect_follows_the_severity_and_the_settings() {
+fn taint_effect_follows_the_pressure_and_the_settings() {
     let settings = |prefer_no_schedule, no_schedule| NodeStatusSettings {
         prefer_no_schedule,
         no_schedule,
         ..NodeStatusSettings::NONE
     };
-    let soft = Pressure { severity: Some(Severity::Soft), ..HARD };
+    let soft = Pressure { hard: false, ..HARD };
     let of = |pressure: &Pressure, settings| super::wanted(pressure, settings).map(Effect::name);
     for (switches, when_soft, when_hard) in [
         (settings(true, true), Some("PreferNoSchedule"), Some("NoSchedule")),

@@ -128,7 +128,7 @@ pub(super) fn attribute(
     let evicted = !causes.is_empty();
     causes.extend(oom(end, kills, evicted));
     // A cause without a time, the kubelet's record, goes last.
-    causes.sort_by_key(|cause| (cause.at.is_none(), cause.at));
+    causes.sort_by_key(|cause| (cause.at.is_none(), cause.at, cause.cause));
     if causes.is_empty() {
         causes.push(AttributedCause::new(TerminationCause::Other, other(end, kills), None));
     }

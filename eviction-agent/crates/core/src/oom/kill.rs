@@ -4,7 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::group::GroupKill;
 use crate::pod::{PodRef, write_owner};
 use crate::time::Timestamp;
 use crate::units::display_bytes;
@@ -179,6 +178,53 @@ impl fmt::Display for OomKill {
         match self.during_eviction {
             Some(id) => write!(f, "; decision {id} was evicting the pod"),
             None => Ok(()),
+        }
+    }
+}
+
+/// The number of victims of each group kill that are listed. The others are only counted.
+pub const LISTED: usize = 64;
+
+/// The processes of a cgroup that were killed together: with `memory.oom.group` the kernel kills every process
+/// of a cgroup together with the victim that it chose (`mm/oom_kill.c: oom_kill_process`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GroupKill {
+    /// The number of victims.
+    #[serde(rename = "oom_group_kills")]
+    pub kills: u64,
+    /// The victims, in the order of the records.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub victims: Vec<Victim>,
+    /// The number of victims that are not listed.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub victims_omitted: u64,
+}
+
+/// A process that was killed with its cgroup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Victim {
+    /// The process id.
+    pub pid: u32,
+    /// The name of the process.
+    pub comm: Box<str>,
+    /// The container of the process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<Box<str>>,
+    /// The pod of the process, if the engine knows it.
+    #[serde(flatten)]
+    pub pod: Option<PodRef>,
+}
+
+impl GroupKill {
+    /// Adds a victim.
+    pub fn add(&mut self, kill: &OomKill) {
+        self.kills = self.kills.saturating_add(1);
+        if self.victims.len() < LISTED {
+            let container = kill.container.as_deref().map(clip);
+            let victim = Victim { pid: kill.pid, comm: clip(&kill.comm), container, pod: kill.pod.clone() };
+            self.victims.push(victim);
+        } else {
+            self.victims_omitted = self.victims_omitted.saturating_add(1);
         }
     }
 }

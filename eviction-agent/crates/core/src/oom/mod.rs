@@ -9,7 +9,6 @@
 //! counted ([`AnomalyCounts`]) and do no harm.
 
 mod cause;
-mod group;
 mod kill;
 mod pending;
 mod pod;
@@ -20,8 +19,7 @@ mod tests;
 mod tracker;
 
 pub use cause::{Explanation, TerminationCause};
-pub use group::{GroupKill, LISTED, Victim};
-pub use kill::{LimitScope, OomKill, OomVictimRole};
+pub use kill::{GroupKill, LISTED, LimitScope, OomKill, OomVictimRole, Victim};
 pub use pod::KillEntry;
 pub use status_mismatch::{ContainerStatusMismatch, MismatchKind};
 pub use termination::{ContainerEnded, ContainerRef, ContainerTerminated, EndSeen, Evictor, Evidence};

@@ -10,10 +10,9 @@ use crate::pods::KnownPod;
 use crate::time::Timestamp;
 
 use super::cause::{AttributedCause, attribute, is_complete};
-use super::group::LISTED;
-use super::kill::{LimitScope, OomKill, OomVictimRole, clip};
-use super::pending::PendingEnd;
-use super::status_mismatch::{ContainerStatusMismatch, FoundCause};
+use super::kill::{LISTED, LimitScope, OomKill, OomVictimRole, clip};
+use super::pending::{PendingEnd, is_sigkill};
+use super::status_mismatch::{ContainerStatusMismatch, MismatchKind};
 use super::termination::{ContainerEnded, ContainerRef, ContainerTerminated, EndSeen, Evidence};
 use super::tracker::EndHandling;
 
@@ -107,9 +106,17 @@ pub(super) struct PodOomHistory {
     pub(super) kills: u64,
     recent: Vec<KillEntry>,
     open: Vec<PendingEnd>,
-    /// Terminations whose cause is decided, each with the cause that was found while the container's status is
-    /// still missing.
-    closed: VecDeque<(PendingEnd, Option<FoundCause>)>,
+    closed: VecDeque<DecidedEnd>,
+}
+
+/// A termination whose cause is decided.
+#[derive(Clone, Debug)]
+struct DecidedEnd {
+    end: PendingEnd,
+    /// The causes in order of time, at least one.
+    causes: Vec<AttributedCause>,
+    /// Whether the kernel was seen to kill any process of the container before the cause was decided.
+    any_kill: bool,
 }
 
 impl PodOomHistory {
@@ -124,7 +131,7 @@ impl PodOomHistory {
             let child = self.recent.iter().position(|kill| kill.victim == OomVictimRole::Child);
             self.recent.remove(child.unwrap_or(0));
         }
-        let late = self.closed.iter().any(|(end, _)| end.contained_victim_of(&killed));
+        let late = self.closed.iter().any(|closed| closed.end.contained_victim_of(&killed));
         killed.consumed = late;
         self.recent.push(killed);
         late
@@ -142,27 +149,20 @@ impl PodOomHistory {
             open.add_record(end, at);
             return (EndHandling::Noted, None);
         }
-        let mut closed = self.closed.iter_mut();
-        let Some((closed, awaits_status)) = closed.find(|(closed, _)| closed.is_same(end, at)) else {
+        let Some(closed) = self.closed.iter_mut().find(|closed| closed.end.is_same(end, at)) else {
             self.open.push(PendingEnd::new(end, at, now));
             return (EndHandling::Noted, None);
         };
-        if end.seen != EndSeen::Status {
+        if end.seen != EndSeen::Status || !closed.end.seen.insert(EndSeen::Status) {
             return (EndHandling::Late, None);
         }
-        let found = awaits_status.take();
-        let (name, id) = (closed.container.clone(), closed.container_id.clone());
-        let mismatch = found.and_then(|found| {
-            let mismatch = found.compare(&end.reason, end.exit_code, end.signal)?;
-            let container = self.container_ref(&end.pod_uid, name, id);
-            Some(Box::new(ContainerStatusMismatch { container, cause: found.cause, mismatch }))
+        let by_sigkill = is_sigkill(end.exit_code, end.signal);
+        let mismatch = MismatchKind::of(&closed.causes, closed.any_kill, &end.reason, by_sigkill);
+        let mismatch = mismatch.zip(closed.causes.first()).map(|(mismatch, first)| {
+            let container = container_ref(self.known.as_deref(), &end.pod_uid, &closed.end);
+            Box::new(ContainerStatusMismatch { container, cause: first.cause, mismatch })
         });
         (EndHandling::Late, mismatch)
-    }
-
-    fn container_ref(&self, uid: &str, name: Box<str>, id: Option<Box<str>>) -> ContainerRef {
-        let known = self.known.as_deref().filter(|known| !known.pod.name.is_empty());
-        ContainerRef { pod: known.map(|known| PodRef::from(&known.pod)), pod_uid: uid.into(), name, id }
     }
 
     /// Decides the causes that are due, in the order in which the terminations were reported.
@@ -193,15 +193,14 @@ impl PodOomHistory {
     /// Decides the cause of a termination.
     fn decide_cause(&mut self, end: PendingEnd, uid: &str) -> ContainerTerminated {
         let mut evidence = self.evidence(&end);
+        let any_kill = evidence.iter().any(|it| matches!(it, Evidence::KernelKills(_)));
         let causes = attribute(&end, &mut self.recent, self.eviction);
-        let found = FoundCause::of(&causes, &evidence);
-        let has_status = end.seen.contains(&EndSeen::Status);
-        let mismatch = || found.compare(&end.reason, end.exit_code, end.signal);
+        let mismatch = || MismatchKind::of(&causes, any_kill, &end.reason, end.ended_by_sigkill());
         let evidence_omitted = evidence.len().saturating_sub(LISTED);
         evidence.truncate(LISTED);
         let AttributedCause { cause, explanation, .. } = causes[0];
         let terminated = ContainerTerminated {
-            container: self.container_ref(uid, end.container.clone(), end.container_id.clone()),
+            container: container_ref(self.known.as_deref(), uid, &end),
             cause,
             explanation,
             inferred: explanation.is_inferred(),
@@ -210,7 +209,7 @@ impl PodOomHistory {
             finished_at: end.at,
             exit_code: end.exit_code,
             exit_signal: end.signal,
-            mismatch: has_status.then(mismatch).flatten(),
+            mismatch: end.seen.contains(&EndSeen::Status).then(mismatch).flatten(),
             reason: end.reason.clone(),
             evidence,
             evidence_omitted,
@@ -218,7 +217,7 @@ impl PodOomHistory {
         if self.closed.len() >= MAX_CLOSED_ENDS {
             self.closed.pop_front();
         }
-        self.closed.push_back((end, (!has_status).then_some(found)));
+        self.closed.push_back(DecidedEnd { end, causes, any_kill });
         terminated
     }
 
@@ -229,11 +228,22 @@ impl PodOomHistory {
         evidence.extend(started.map(|started| Evidence::AgentEvicts { at: started.at }));
         let kills = self.recent.iter().filter(|kill| !kill.consumed && end.may_contain_victim_of(kill));
         evidence.extend(kills.cloned().map(|kill| Evidence::KernelKills(Box::new(kill))));
-        evidence.sort_by_key(Evidence::at);
+        let pid = |it: &Evidence| if let Evidence::KernelKills(kill) = it { Some(kill.pid) } else { None };
+        evidence.sort_by_key(|it| (it.at(), pid(it)));
         if let Some(by) = end.evicted_by {
             evidence.push(Evidence::EvictionOnRecord { by, at: end.evicted_at });
         }
         evidence.extend(end.seen.iter().map(|seen| Evidence::Ended { seen: *seen }));
         evidence
+    }
+}
+
+fn container_ref(known: Option<&KnownPod>, uid: &str, end: &PendingEnd) -> ContainerRef {
+    let known = known.filter(|known| !known.pod.name.is_empty());
+    ContainerRef {
+        pod: known.map(|known| PodRef::from(&known.pod)),
+        pod_uid: uid.into(),
+        name: end.container.clone(),
+        id: end.container_id.clone(),
     }
 }

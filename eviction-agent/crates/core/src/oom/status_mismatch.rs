@@ -12,8 +12,7 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 use super::cause::{AttributedCause, Explanation, OOM_KILLED, TerminationCause};
-use super::pending::is_sigkill;
-use super::termination::{ContainerRef, Evidence, cause_text};
+use super::termination::{ContainerRef, cause_text};
 
 crate::named_enum! {
     /// How a status differs from a cause, or what in the status is easily misread.
@@ -35,6 +34,33 @@ crate::named_enum! {
 }
 
 impl MismatchKind {
+    /// Returns how a status (`state.terminated`) with this reason differs from the causes that were found.
+    /// `any_kill`: whether the kernel was seen to kill any process of the container. `by_sigkill`: whether the
+    /// container ended by SIGKILL according to its status.
+    pub(super) fn of(
+        causes: &[AttributedCause],
+        any_kill: bool,
+        reason: &str,
+        by_sigkill: bool,
+    ) -> Option<Self> {
+        let is_eviction = |it: &AttributedCause| {
+            matches!(it.cause, TerminationCause::EvictedByAgent | TerminationCause::EvictedByKubelet)
+        };
+        let is_seen_kill = |it: &AttributedCause| {
+            it.cause == TerminationCause::OomKilled && it.explanation != Explanation::RuntimeReported
+        };
+        match (reason == OOM_KILLED, causes.iter().any(is_seen_kill), any_kill) {
+            (true, true, _) => None,
+            (true, false, true) => Some(Self::OnlyAChildKilled),
+            (true, false, false) => Some(Self::NoKillSeen),
+            (false, true, _) => Some(Self::KillNotInStatus),
+            (false, false, _) if by_sigkill && causes.iter().any(is_eviction) => Some(Self::KilledByEviction),
+            (false, false, _) if by_sigkill => Some(Self::KilledByOtherProcess),
+            (false, false, true) => Some(Self::ChildNotInStatus),
+            (false, false, false) => None,
+        }
+    }
+
     /// Returns the mismatch as a sentence.
     pub fn text(self) -> &'static str {
         match self {
@@ -82,55 +108,5 @@ impl fmt::Display for ContainerStatusMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (container, cause, text) = (&self.container, cause_text(self.cause), self.mismatch.text());
         write!(f, "{container} terminated: {cause}; its status came later and differs: {text}")
-    }
-}
-
-/// What was found about a termination, as far as its status is compared with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FoundCause {
-    /// The cause.
-    pub(super) cause: TerminationCause,
-    /// Whether an eviction is among the causes.
-    evicted: bool,
-    /// Whether an OOM kill that was seen is among the causes.
-    oom_killed: bool,
-    /// Whether the kernel was seen to kill any process of the container.
-    any_kill: bool,
-}
-
-impl FoundCause {
-    pub(super) fn of(causes: &[AttributedCause], evidence: &[Evidence]) -> Self {
-        let any = |predicate: fn(&AttributedCause) -> bool| causes.iter().any(predicate);
-        Self {
-            cause: causes.first().map_or(TerminationCause::Other, |first| first.cause),
-            evicted: any(|it| {
-                matches!(it.cause, TerminationCause::EvictedByAgent | TerminationCause::EvictedByKubelet)
-            }),
-            oom_killed: any(|it| {
-                it.cause == TerminationCause::OomKilled && it.explanation != Explanation::RuntimeReported
-            }),
-            any_kill: evidence.iter().any(|it| matches!(it, Evidence::KernelKills(_))),
-        }
-    }
-
-    /// Returns how a status (`state.terminated`) differs from what was found.
-    pub(super) fn compare(
-        self,
-        reason: &str,
-        exit_code: Option<i32>,
-        signal: Option<i32>,
-    ) -> Option<MismatchKind> {
-        let status_says_oom = reason == OOM_KILLED;
-        let by_sigkill = is_sigkill(exit_code, signal);
-        match (status_says_oom, self.oom_killed, self.any_kill) {
-            (true, true, _) => None,
-            (true, false, true) => Some(MismatchKind::OnlyAChildKilled),
-            (true, false, false) => Some(MismatchKind::NoKillSeen),
-            (false, true, _) => Some(MismatchKind::KillNotInStatus),
-            (false, false, _) if by_sigkill && self.evicted => Some(MismatchKind::KilledByEviction),
-            (false, false, _) if by_sigkill => Some(MismatchKind::KilledByOtherProcess),
-            (false, false, true) => Some(MismatchKind::ChildNotInStatus),
-            (false, false, false) => None,
-        }
     }
 }

@@ -3,11 +3,11 @@ use crate::decision::{Decision, DecisionKind};
 use crate::engine::Engine;
 use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, step};
 use crate::input::Event;
-use crate::progress::EvictionResult;
 use crate::reading::UnknownReason;
 use crate::signal::Signal::MemoryAvailable;
 
 mod evicted;
+mod group;
 mod random;
 
 /// An engine, with the kills and terminations that it reported.
@@ -98,7 +98,7 @@ fn only_termination(
 }
 
 fn eviction_failed(uid: &str) -> Event {
-    Event::Evicted(EvictionResult { uid: uid.into(), result: Err("dry run".into()) })
+    Event::Evicted { uid: uid.into(), result: Err("dry run".into()) }
 }
 
 #[test]
@@ -267,9 +267,8 @@ fn repeated_and_late_records_count_as_anomalies() {
     assert_eq!((anomalies.repeated_kills, anomalies.late_ends, anomalies.late_kills), (1, 3, 1));
 }
 
-/// Returns the mismatch of a status that arrives after the cause was decided by the removal of the cgroup alone.
-fn late_mismatch(status: ContainerEnded) -> Option<MismatchKind> {
-    let mut engine = counting_engine();
+/// Returns the mismatch of a status that arrives after the cause was decided by the removal of the cgroup.
+fn late_mismatch(mut engine: CountingEngine, status: ContainerEnded) -> Option<MismatchKind> {
     ended(&mut engine, 2, cgroup());
     assert_eq!(remaining_terminations(&mut engine)[0].mismatch, None, "there is no status yet");
     let mut mismatch = |seconds| {
@@ -285,26 +284,40 @@ fn late_mismatch(status: ContainerEnded) -> Option<MismatchKind> {
 
 #[test]
 fn late_status_has_the_same_mismatch_as_one_in_time() {
-    for (reason, exit_code) in [("OOMKilled", 137), ("Error", 137), ("Completed", 0)] {
+    use MismatchKind::{ChildNotInStatus, KilledByOtherProcess, NoKillSeen, OnlyAChildKilled};
+    let child_killed_long_before = || {
         let mut engine = counting_engine();
+        killed(&mut engine, 1, OomKill { at: Some(at(-3_600)), ..kill(8, OomVictimRole::Child) });
+        engine
+    };
+    for (new_engine, reason, exit_code, expected) in [
+        // The runtime's reason alone is a cause, but not a kill that was seen.
+        (counting_engine as fn() -> CountingEngine, "OOMKilled", 137, Some(NoKillSeen)),
+        (counting_engine, "Error", 137, Some(KilledByOtherProcess)),
+        (counting_engine, "Completed", 0, None),
+        (child_killed_long_before, "OOMKilled", 137, Some(OnlyAChildKilled)),
+        (child_killed_long_before, "Error", 137, Some(KilledByOtherProcess)),
+        (child_killed_long_before, "Completed", 0, Some(ChildNotInStatus)),
+    ] {
+        let mut engine = new_engine();
         ended(&mut engine, 2, status(reason, exit_code));
         let in_time = remaining_terminations(&mut engine)[0].mismatch;
-        // The runtime's reason alone is a cause, but not a kill that was seen.
-        let late = late_mismatch(status(reason, exit_code));
-        assert_eq!(in_time, late, "{reason} {exit_code}");
+        let late = late_mismatch(new_engine(), status(reason, exit_code));
+        assert_eq!([in_time, late], [expected; 2], "{reason} {exit_code}");
     }
 }
 
 #[test]
 fn late_status_is_compared_only_with_its_own_container() {
+    let late_mismatch_of = |status| late_mismatch(counting_engine(), status);
     let killed = || ContainerEnded { at: Some(at(2)), ..status("Error", 137) };
-    assert!(late_mismatch(killed()).is_some());
-    assert_eq!(late_mismatch(ContainerEnded { pod_uid: "b".into(), ..killed() }), None);
-    assert_eq!(late_mismatch(ContainerEnded { container_id: Some("i2".into()), ..killed() }), None);
-    assert!(late_mismatch(ContainerEnded { container_id: None, ..killed() }).is_some());
+    assert!(late_mismatch_of(killed()).is_some());
+    assert_eq!(late_mismatch_of(ContainerEnded { pod_uid: "b".into(), ..killed() }), None);
+    assert_eq!(late_mismatch_of(ContainerEnded { container_id: Some("i2".into()), ..killed() }), None);
+    assert!(late_mismatch_of(ContainerEnded { container_id: None, ..killed() }).is_some());
     let another = ContainerEnded { container_id: None, at: Some(at(5)), ..killed() };
-    assert_eq!(late_mismatch(another), None, "another end");
-    assert_eq!(late_mismatch(ContainerEnded { seen: EndSeen::Cgroup, ..killed() }), None);
+    assert_eq!(late_mismatch_of(another), None, "another end");
+    assert_eq!(late_mismatch_of(ContainerEnded { seen: EndSeen::Cgroup, ..killed() }), None);
 }
 
 #[test]
@@ -350,42 +363,16 @@ fn kills_outside_of_pods_and_in_unknown_pods_are_counted() {
 }
 
 #[test]
-fn group_kill_counts_all_its_victims() {
-    let mut engine = counting_engine();
-    let member = |pid, victim| OomKill { oom_group: Some(42), ..kill(pid, victim) };
-    killed(&mut engine, 1, member(10, OomVictimRole::Child));
-    killed(&mut engine, 1, member(11, OomVictimRole::Unknown));
-    let decision = killed(&mut engine, 1, member(12, OomVictimRole::Child));
-    let DecisionKind::Oom(OomUpdate::Kill(last)) = decision.kind else { panic!() };
-    let group = last.group.unwrap();
-    assert_eq!((group.kills, group.victims.len(), group.victims_omitted), (3, 3, 0));
-    let pods: Vec<_> = group.victims.iter().map(|victim| victim.pod.as_ref().unwrap().to_string()).collect();
-    assert_eq!(pods, ["default/pod-a"; 3]);
-    let decision = ended(&mut engine, 2, cgroup());
-    assert!(decision.ended.is_empty(), "its status may still come");
-    let ends = remaining_terminations(&mut engine);
-    assert_eq!(only_termination(&ends), (TerminationCause::OomKilled, Explanation::GroupKilled, None));
-    let kills = |it: &&Evidence| matches!(it, Evidence::KernelKills(_));
-    assert_eq!(ends[0].evidence.iter().filter(kills).count(), 3);
-    assert_eq!(engine.kills, 3);
-    let mut last = None;
-    for pid in 0..LISTED as u32 + 9 {
-        last = Some(killed(&mut engine, 20_000 + i64::from(pid), member(pid, OomVictimRole::Child)));
-    }
-    let DecisionKind::Oom(OomUpdate::Kill(last)) = last.unwrap().kind else { panic!() };
-    let group = last.group.expect("the same group, killed again");
-    assert_eq!((group.kills, group.victims.len(), group.victims_omitted), (73, LISTED, 9));
-}
-
-#[test]
 fn evidence_of_a_termination_is_bounded() {
     let mut engine = counting_engine();
-    for pid in 1..=LISTED as u32 {
+    for pid in (1..=LISTED as u32).rev() {
         killed(&mut engine, 1, kill(pid, OomVictimRole::Child));
     }
     ended(&mut engine, 2, cgroup());
     let ends = remaining_terminations(&mut engine);
     assert_eq!((ends[0].evidence.len(), ends[0].evidence_omitted), (LISTED, 1));
+    let Evidence::KernelKills(first) = &ends[0].evidence[0] else { panic!("{:?}", ends[0].evidence) };
+    assert_eq!(first.pid, 1, "kills at the same time are in the order of their process ids");
 }
 
 #[test]

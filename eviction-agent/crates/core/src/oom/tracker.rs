@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::group::GroupKills;
-use super::kill::{OomKill, clipped};
+use super::kill::{GroupKill, OomKill, clipped};
 use super::pod::{KillEntry, PodOomHistory, StartedEviction};
 use super::status_mismatch::ContainerStatusMismatch;
 use super::termination::{ContainerEnded, ContainerTerminated, EndSeen};
 use crate::pod::{PodName, PodRef};
 use crate::pods::PodSet;
-use crate::progress::EvictionResult;
+use crate::progress::NotEvicted;
 use crate::time::{Timestamp, later, since};
 use crate::units::GoDuration;
 
@@ -21,6 +20,12 @@ const MAX_PODS: usize = 1024;
 
 /// The number of kills by which a repeated record is recognized.
 const MAX_RECENT_KILLS: usize = 1024;
+
+/// The number of group kills that are kept.
+const MAX_GROUPS: usize = 32;
+
+/// The longest time between two records of one group kill. The kernel kills all processes at once.
+const SAME_GROUP_NANOS: i64 = 1_000_000_000;
 
 /// The number of decided evictions that can be stored without an allocation until the next record arrives.
 const DECIDED_CAPACITY: usize = 64;
@@ -41,13 +46,23 @@ pub struct OomTracker {
     anomalies: AnomalyCounts,
     pods: BTreeMap<Box<str>, PodOomHistory>,
     recent: VecDeque<(Timestamp, u32)>,
-    groups: GroupKills,
+    /// The most recent group kills, in the order of their first records.
+    groups: VecDeque<OpenGroup>,
     /// Evictions that were decided and not added to a history yet. Adding them allocates memory, which may be short.
     decided: Vec<(Timestamp, Arc<PodName>)>,
     /// Causes that were decided early, because the history of their pod was dropped.
     early: Vec<ContainerTerminated>,
     /// Whether evictions are decided but not carried out.
     dry_run: bool,
+}
+
+/// A group kill that may have further records.
+#[derive(Clone, Debug)]
+struct OpenGroup {
+    cgroup: u64,
+    /// The time of the latest record.
+    latest: Timestamp,
+    kill: GroupKill,
 }
 
 /// Counts of records that were inconsistent, or too late to change anything. None of them does any harm.
@@ -147,8 +162,28 @@ impl OomTracker {
             kill.kills_in_pod = pod.kills;
             self.anomalies.late_kills += u64::from(late);
         }
-        kill.group = self.groups.add(&kill, at);
+        kill.group = self.add_to_group(&kill, at);
         kill
+    }
+
+    /// Adds a record of this time to the group kill that it is part of. Returns the group so far.
+    fn add_to_group(&mut self, kill: &OomKill, at: Timestamp) -> Option<GroupKill> {
+        let cgroup = kill.oom_group?;
+        let is_same = |open: &&mut OpenGroup| {
+            open.cgroup == cgroup && since(at, open.latest).as_nanos().saturating_abs() <= SAME_GROUP_NANOS
+        };
+        let open = match self.groups.iter_mut().rev().find(is_same) {
+            Some(open) => open,
+            None => {
+                if self.groups.len() >= MAX_GROUPS {
+                    self.groups.pop_front();
+                }
+                self.groups.push_back_mut(OpenGroup { cgroup, latest: at, kill: GroupKill::default() })
+            }
+        };
+        open.latest = open.latest.max(at);
+        open.kill.add(kill);
+        Some(open.kill.clone())
     }
 
     /// Adds a record of a termination.
@@ -193,11 +228,17 @@ impl OomTracker {
 
     /// Records the result of an eviction. Later terminations are not attributed to it: a pod that was killed by
     /// signals stays, and its containers are restarted.
-    pub(crate) fn record_result(&mut self, now: Timestamp, outcome: &EvictionResult, active: &PodSet) {
+    pub(crate) fn record_result(
+        &mut self,
+        now: Timestamp,
+        uid: &str,
+        result: &Result<(), NotEvicted>,
+        active: &PodSet,
+    ) {
         self.add_decided_evictions(active);
-        let Some(pod) = self.pods.get_mut(clipped(&outcome.uid)) else { return };
+        let Some(pod) = self.pods.get_mut(clipped(uid)) else { return };
         if let Some(started) = &mut pod.eviction {
-            let until = if outcome.result.is_ok() { later(now, NOTICE_DELAY) } else { now };
+            let until = if result.is_ok() { later(now, NOTICE_DELAY) } else { now };
             started.until.get_or_insert(until);
         }
     }
@@ -259,7 +300,7 @@ impl OomTracker {
     /// the oldest event.
     fn drop_oldest_history(&mut self, active: &PodSet) {
         let stale =
-            self.pods.iter().min_by_key(|(uid, pod)| (active.index_of(uid).is_some(), pod.last_event));
+            self.pods.iter().min_by_key(|(uid, pod)| (active.index_of(uid).is_some(), pod.last_event, *uid));
         if let Some(uid) = stale.map(|(uid, _)| uid.clone()) {
             if let Some(mut pod) = self.pods.remove(&uid) {
                 pod.decide_causes(Timestamp::MAX, &uid, &mut self.early);

@@ -29,11 +29,12 @@ pub enum EvictionOrder {
 }
 
 /// Whether and when a pod may be evicted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PodProtection {
     /// The eviction order of the pod.
     pub order: EvictionOrder,
     /// The index in `policy.protection` of the rule that matches the pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<usize>,
     /// Whether no controller would recreate the pod, and its annotations do not allow its eviction. Similar
     /// pods with a controller are evicted first.
@@ -42,8 +43,10 @@ pub struct PodProtection {
     pub hint: i8,
     /// The key under which the pod's eviction counts against rate limits. Shared, so that storing it does not
     /// allocate.
+    #[serde(skip)]
     pub rate_limit_key: Arc<RateLimitKey>,
     /// The pod's annotations that are ignored.
+    #[serde(rename = "ignored_annotations", skip_serializing_if = "Vec::is_empty")]
     pub ignored: Vec<IgnoredAnnotation>,
 }
 

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::signal::Signal;
-use crate::units::{Format, GoDuration, Quantity};
+use crate::units::GoDuration;
 
 /// How evictions through the API server are carried out, in either profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -26,8 +26,9 @@ pub struct EvictionSettings {
     pub freeze_timeout: GoDuration,
     /// How much the memory of a pod may grow in the grace period of a hard memory eviction, where the
     /// agent ends its processes: beyond that all of them get SIGKILL at once. `0` turns it off.
+    #[serde(with = "kill_on_growth")]
     #[schemars(with = "String", extend("format" = "quantity"))]
-    pub kill_on_growth: KillOnGrowth,
+    pub kill_on_growth: Option<u64>,
     /// What removes unused images and dead containers before a pod is evicted for a disk.
     pub node_reclaim: NodeReclaim,
 }
@@ -41,7 +42,9 @@ impl Default for EvictionSettings {
             node_status: NodeStatusSettings::default(),
             when_api_server_down: WhenApiServerDown::default(),
             freeze_timeout: GoDuration::from_secs(60),
-            kill_on_growth: KillOnGrowth::default(),
+            // A process that ends on SIGTERM needs less memory than that to do so. One that grows at 3 GB/s
+            // allocates it in 6 ms.
+            kill_on_growth: Some(16 << 20),
             node_reclaim: NodeReclaim::default(),
         }
     }
@@ -136,48 +139,29 @@ impl KernelKillMode {
     }
 }
 
-/// The number of bytes by which the memory of a pod may grow in the grace period of a hard memory eviction.
-/// Zero means no bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Quantity", into = "Quantity")]
-pub struct KillOnGrowth(u64);
+/// A number of bytes as a quantity. `0` is `None`.
+mod kill_on_growth {
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-impl KillOnGrowth {
-    /// No bound.
-    pub const OFF: Self = Self(0);
+    use crate::units::{Format, Quantity};
 
-    /// Returns the bound in bytes. None if there is no bound.
-    pub fn bytes(self) -> Option<u64> {
-        (self != Self::OFF).then_some(self.0)
+    pub(super) fn serialize<S: Serializer>(bytes: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+        let bytes = i64::try_from(bytes.unwrap_or(0)).unwrap_or(i64::MAX);
+        Quantity::from_i64(bytes, Format::BinarySi).serialize(serializer)
     }
-}
-
-impl Default for KillOnGrowth {
-    /// A process that ends on SIGTERM needs less memory than that to do so. One that grows at 3 GB/s
-    /// allocates it in 6 ms.
-    fn default() -> Self {
-        Self(16 << 20)
-    }
-}
-
-impl TryFrom<Quantity> for KillOnGrowth {
-    type Error = String;
 
     /// Rounds a fraction of a byte up.
-    fn try_from(quantity: Quantity) -> Result<Self, String> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+        let quantity = Quantity::deserialize(deserializer)?;
+        let error = |bound: &str| D::Error::custom(format_args!("must be {bound}, got {quantity}"));
         if quantity.signum() < 0 {
-            return Err(format!("must be at least 0, got {quantity}"));
+            return Err(error("at least 0"));
         }
         if quantity > Quantity::from_i64(i64::MAX, Format::DecimalSi) {
-            return Err(format!("must be less than 8Ei, got {quantity}"));
+            return Err(error("less than 8Ei"));
         }
-        Ok(Self(quantity.value().unsigned_abs()))
-    }
-}
-
-impl From<KillOnGrowth> for Quantity {
-    fn from(KillOnGrowth(bytes): KillOnGrowth) -> Self {
-        Self::from_i64(i64::try_from(bytes).unwrap_or(i64::MAX), Format::BinarySi)
+        Ok(Some(quantity.value().unsigned_abs()).filter(|bytes| *bytes > 0))
     }
 }
 
@@ -188,8 +172,10 @@ mod tests {
     #[test]
     fn kill_on_growth_is_read_from_a_quantity_of_bytes() {
         let read = |text: &str| {
-            let quantity = Quantity::parse(text)?;
-            KillOnGrowth::try_from(quantity).map(KillOnGrowth::bytes)
+            let settings = serde_json::from_value(serde_json::json!({"killOnGrowth": text}));
+            settings
+                .map(|settings: EvictionSettings| settings.kill_on_growth)
+                .map_err(|error| error.to_string())
         };
         assert_eq!(read("16Mi"), Ok(Some(16 << 20)));
         assert_eq!(read("1M"), Ok(Some(1_000_000)));
@@ -202,7 +188,10 @@ mod tests {
         ] {
             assert_eq!(read(wrong).unwrap_err(), why);
         }
-        assert_eq!(Quantity::from(KillOnGrowth::default()).to_string(), "16Mi");
-        assert_eq!(Quantity::from(KillOnGrowth::OFF).to_string(), "0");
+        let written = |kill_on_growth| {
+            let settings = EvictionSettings { kill_on_growth, ..EvictionSettings::default() };
+            serde_json::to_value(settings).unwrap()["killOnGrowth"].clone()
+        };
+        assert_eq!((written(Some(16 << 20)), written(None)), ("16Mi".into(), "0".into()));
     }
 }

@@ -101,7 +101,7 @@ impl EvictionGuard {
         self.oom_killed.retain(|_, last| difference(at, *last) < twice(cool_down));
         if self.oom_killed.len() >= MAX_PODS
             && !self.oom_killed.contains_key(uid)
-            && let Some((oldest, _)) = self.oom_killed.iter().min_by_key(|(_, last)| **last)
+            && let Some((oldest, _)) = self.oom_killed.iter().min_by_key(|(uid, last)| (**last, *uid))
         {
             let oldest = oldest.clone();
             self.oom_killed.remove(&oldest);

@@ -22,7 +22,7 @@ use serde::Serialize;
 use crate::pods::{EvictionOrder, KnownPod, PodEventTime, PodProtection};
 use crate::policy::preferences::RateLimitScope;
 use crate::policy::{Rules, Threshold};
-use crate::progress::{EvictionResult, NotEvicted};
+use crate::progress::NotEvicted;
 use crate::signal::Resource;
 use crate::time::Timestamp;
 use crate::units::GoDuration;
@@ -87,12 +87,12 @@ impl EvictionGuard {
     }
 
     /// Records the result of an eviction. A failed eviction does not count.
-    pub fn record_result(&mut self, at: Timestamp, outcome: &EvictionResult) {
-        if outcome.result.is_err() {
-            self.remove_eviction(&outcome.uid);
+    pub fn record_result(&mut self, at: Timestamp, uid: &str, result: &Result<(), NotEvicted>) {
+        if result.is_err() {
+            self.remove_eviction(uid);
         }
-        if outcome.result == Err(NotEvicted::PdbDenied) {
-            self.record_pdb_refusal(at, &outcome.uid);
+        if *result == Err(NotEvicted::PdbDenied) {
+            self.record_pdb_refusal(at, uid);
         }
     }
 

@@ -25,7 +25,6 @@ use crate::policy::preferences::{
     EvictionLimit, HardEvictions, Preferences, Protection, ProtectionRule, RateLimitScope, SoftEvictions,
 };
 use crate::policy::{Policy, Rules};
-use crate::progress::EvictionResult;
 use crate::signal::Signal::MemoryAvailable;
 use crate::units::GoDuration;
 
@@ -157,8 +156,8 @@ fn run_history(
             }
             GuardEvent::Failed(pod) => {
                 evicted.retain(|evicted| evicted.uid != uid(pod));
-                let outcome = EvictionResult { uid: uid(pod), result: Err("busy".into()) };
-                step(&mut engine, seconds, Event::Evicted(outcome));
+                let outcome = Event::Evicted { uid: uid(pod), result: Err("busy".into()) };
+                step(&mut engine, seconds, outcome);
             }
             GuardEvent::Sample(memory) => {
                 let usage: Vec<_> = pods.iter().map(|pod| memory_of(&pod.uid, 100)).collect();

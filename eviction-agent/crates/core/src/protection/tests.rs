@@ -16,7 +16,6 @@ use crate::policy::preferences::{
     EvictionLimit, HardEvictions, Preferences, Protection, ProtectionRule, RateLimitScope, SoftEvictions,
 };
 use crate::policy::{Policy, Rules, Threshold};
-use crate::progress::EvictionResult;
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
 use crate::units::GoDuration;
 
@@ -216,9 +215,9 @@ fn an_opt_out_holds_unless_the_policy_overrides_it_for_hard_memory() {
     both.push(owned("other", "y"));
     let mut testbed = Testbed::hard_memory(&overriding, both.clone());
     assert_eq!(testbed.victim(1).as_deref(), Some("other"));
-    let failed = EvictionResult { uid: "other".into(), result: Err("it stayed".into()) };
+    let failed = Event::Evicted { uid: "other".into(), result: Err("it stayed".into()) };
     testbed.pods = both;
-    step(&mut testbed.engine, 2, Event::Evicted(failed));
+    step(&mut testbed.engine, 2, failed);
     assert_eq!(testbed.victim(20).as_deref(), Some("other"), "who did not go lately goes before, too");
 
     let soft = soft(MemoryAvailable, "100", 1);
@@ -310,11 +309,11 @@ fn failed_eviction_does_not_count_against_rate_limits() {
     let mut testbed = Testbed::hard_memory(&preferences, vec![owned("a", "x"), owned("b", "y")]);
     assert_eq!(testbed.victim(1).as_deref(), Some("a"));
     assert_eq!(testbed.victim(2), None);
-    let failed = EvictionResult { uid: "a".into(), result: Err("busy".into()) };
-    step(&mut testbed.engine, 3, Event::Evicted(failed));
+    let failed = Event::Evicted { uid: "a".into(), result: Err("busy".into()) };
+    step(&mut testbed.engine, 3, failed);
     assert_eq!(testbed.victim(4).as_deref(), Some("b"));
-    let done = EvictionResult { uid: "b".into(), result: Ok(()) };
-    step(&mut testbed.engine, 5, Event::Evicted(done));
+    let done = Event::Evicted { uid: "b".into(), result: Ok(()) };
+    step(&mut testbed.engine, 5, done);
     testbed.pods.push(owned("c", "z"));
     assert_eq!(testbed.victim(6), None);
 }

@@ -101,8 +101,13 @@ impl Measure {
             Self::Memory => plausible(stats.values().memory_working_set),
             Self::Processes => plausible(stats.values().process_count),
             Self::Bytes(parts) | Self::Inodes(parts) => {
-                let sum = self.sum(parts, known, stats);
-                (sum.seen > 0 || parts == Parts::default()).then_some(sum.known)
+                let mut sum = (parts == Parts::default()).then_some(0);
+                self.for_each_value(parts, known, stats, |value| {
+                    if let Some(value) = plausible(value) {
+                        sum = Some(sum.unwrap_or(0) + value);
+                    }
+                });
+                sum
             }
         }
     }
@@ -114,13 +119,17 @@ impl Measure {
             return false;
         };
         let empty = |stats: PodStats<'_>| {
-            let UsageSum { used, known: _, seen, absent } = self.sum(parts, known, stats);
+            let (mut seen, mut all_empty) = (false, true);
+            self.for_each_value(parts, known, stats, |value| {
+                seen = true;
+                all_empty &= value == Some(0);
+            });
             let measured = |name: &str| stats.volumes().any(|(measured, _)| measured == name);
             let on_disk =
                 |volume: &Volume| volume.empty_dir.as_ref().is_some_and(|dir| dir.medium.is_empty());
             let mut volumes = known.pod.volumes.iter().filter(|volume| on_disk(volume));
             let mut all_measured = || volumes.all(|volume| measured(&volume.name));
-            used == 0 && seen > 0 && absent == 0 && (!parts.volumes || all_measured())
+            seen && all_empty && (!parts.volumes || all_measured())
         };
         parts == Parts::default() || stats.is_some_and(empty)
     }
@@ -130,15 +139,24 @@ impl Measure {
         match self {
             Self::Memory => signed(stats.values().memory_working_set),
             Self::Processes => signed(stats.values().process_count),
-            Self::Bytes(parts) | Self::Inodes(parts) => self.sum(parts, known, stats).used,
+            Self::Bytes(parts) | Self::Inodes(parts) => {
+                let mut sum = 0;
+                self.for_each_value(parts, known, stats, |value| sum += signed(value));
+                sum
+            }
         }
     }
 
-    /// `helpers.go: podDiskUsage`: parts of every container in the statistics, and for each local
-    /// volume of the specification the first statistics of its name.
-    fn sum(self, parts: Parts, known: &KnownPod, stats: PodStats<'_>) -> UsageSum {
+    /// Passes the values that count to `add`: parts of every container in the statistics, and for each local
+    /// volume of the specification the first statistics of its name. Mirrors `helpers.go: podDiskUsage`.
+    fn for_each_value(
+        self,
+        parts: Parts,
+        known: &KnownPod,
+        stats: PodStats<'_>,
+        mut add: impl FnMut(Option<u64>),
+    ) {
         let inodes = matches!(self, Self::Inodes(_));
-        let mut sum = UsageSum::default();
         if parts.rootfs || parts.logs {
             for (_, values) in stats.containers() {
                 let (rootfs, logs) = match inodes {
@@ -146,10 +164,10 @@ impl Measure {
                     false => (values.rootfs_used, values.logs_used),
                 };
                 if parts.rootfs {
-                    sum.add(rootfs);
+                    add(rootfs);
                 }
                 if parts.logs {
-                    sum.add(logs);
+                    add(logs);
                 }
             }
         }
@@ -157,35 +175,9 @@ impl Measure {
             for local in known.pod.volumes.iter().filter(|volume| volume.is_local()) {
                 let volume = stats.volumes().find(|(name, _)| *name == &*local.name);
                 if let Some((_, VolumeStatValues { used, inodes: in_use })) = volume {
-                    sum.add(if inodes { in_use } else { used });
+                    add(if inodes { in_use } else { used });
                 }
             }
-        }
-        sum
-    }
-}
-
-/// The sum of some values, and how many of them there were.
-#[derive(Clone, Copy, Default)]
-struct UsageSum {
-    /// The sum as in the kubelet.
-    used: i128,
-    /// The sum of the plausible values.
-    known: i128,
-    seen: u32,
-    absent: u32,
-}
-
-impl UsageSum {
-    #[inline]
-    fn add(&mut self, value: Option<u64>) {
-        self.used += signed(value);
-        match plausible(value) {
-            Some(known) => {
-                self.known += known;
-                self.seen += 1;
-            }
-            None => self.absent += 1,
         }
     }
 }

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use crate::decision::{Action, Decision, Evaluation};
-use crate::eviction::{Cause, SizedOutcome, SizedPod, SkipReason};
+use crate::eviction::{Cause, Eviction, SizedOutcome, SizedPod, SkipReason};
 use crate::in_flight::InFlightEviction;
 use crate::pod::PodName;
-use crate::pods::{EvictionOrder, IgnoredAnnotation, KnownPod, PodProtection, PodSet};
+use crate::pods::{EvictionOrder, KnownPod, PodProtection, PodSet};
 use crate::protection::{Refusal, RefusedPod};
 use crate::rank::{Candidate, Measure, OverRequestClass};
-use crate::record::margin::{MarginRecord, NearestRecord};
+use crate::record::margin::MarginRecord;
 use crate::snapshot::Snapshot;
 use crate::time::{Timestamp, since};
 use crate::units::GoDuration;
@@ -23,6 +23,9 @@ pub struct CandidateRecord {
     pub pod: PodName,
     /// The outcome for the pod.
     pub result: CandidateOutcome,
+    /// The rank among the pods that may be evicted, from 1. None for the others.
+    #[serde(skip)]
+    pub rank: Option<usize>,
     /// How the usage compares with the request.
     pub class: OverRequestClass,
     /// The priority: lower is evicted first.
@@ -45,9 +48,9 @@ pub struct CandidateRecord {
     pub uid_rank: u32,
     /// Whether the pod is critical, so that it is skipped.
     pub critical: bool,
-    /// What protects the pod or moves it forward, if anything does.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub protection: Option<ProtectionRecord>,
+    /// What protects the pod or moves it forward.
+    #[serde(skip_serializing_if = "is_unprotected")]
+    pub protection: PodProtection,
     /// How long ago the pod started, if its usage is unknown and that was only recently.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub too_young: Option<GoDuration>,
@@ -90,20 +93,14 @@ pub(super) struct RankedPods<'a> {
     pub(super) pods: &'a PodSet,
     pub(super) snapshot: &'a Snapshot,
     pub(super) ranked: &'a [Candidate],
-    /// The pods that are evicted for a threshold.
-    pub(super) evicted: BTreeSet<u32>,
-    /// The pods that are evicted for a limit of their own.
-    pub(super) above_limits: BTreeSet<u32>,
-    pub(super) critical_pods: BTreeSet<u32>,
+    pub(super) in_flight: &'a [InFlightEviction],
+    /// The outcomes of the pods that were considered. Skipped pods and shortened grace periods count only for the
+    /// driving threshold.
+    pub(super) outcomes: BTreeMap<u32, CandidateOutcome>,
     /// The first refusal of each refused pod.
     pub(super) refusals: BTreeMap<u32, Refusal>,
-    pub(super) in_flight: &'a [InFlightEviction],
     /// The pods that were skipped for any threshold, each with the first reason.
     pub(super) skipped: BTreeMap<u32, SkipReason>,
-    /// The pods that were skipped for the driving threshold.
-    pub(super) skipped_for_driving: BTreeSet<u32>,
-    /// The pods whose grace period is shortened for the driving threshold.
-    pub(super) shortened: BTreeSet<u32>,
     /// Whether pods are selected by what each one frees.
     pub(super) is_sized: bool,
 }
@@ -111,37 +108,32 @@ pub(super) struct RankedPods<'a> {
 impl<'a> RankedPods<'a> {
     /// Returns the pods that an evaluation ranked. None if it ranked none.
     pub(super) fn of(decision: &Decision, evaluation: &'a Evaluation) -> Option<Self> {
-        let (mut evicted, mut above_limits) = (BTreeSet::new(), BTreeSet::new());
-        for action in &decision.actions {
-            if let Action::Evict(it) = action {
-                let is_for_threshold = matches!(it.cause, Cause::Threshold { .. });
-                let pods = if is_for_threshold { &mut evicted } else { &mut above_limits };
-                pods.insert(it.pod);
+        // Of several outcomes of a pod, the last one counts.
+        let sized = evaluation.sized_for_driving().filter_map(|it| match it.outcome {
+            SizedOutcome::Evicted => None,
+            SizedOutcome::GraceShortened => Some((it.pod, CandidateOutcome::GraceShortened)),
+            SizedOutcome::Skipped { .. } => Some((it.pod, CandidateOutcome::Skipped)),
+        });
+        let refused = evaluation.refused_pods.iter().map(|it| (it.pod, CandidateOutcome::Protected));
+        let critical = evaluation.critical_pods.iter().map(|pod| (*pod, CandidateOutcome::Critical));
+        let evicted = decision.actions.iter().filter_map(|action| match action {
+            Action::Evict(Eviction { pod, cause: Cause::Threshold { .. }, .. }) => {
+                Some((*pod, CandidateOutcome::Evicted))
             }
-        }
+            Action::Evict(Eviction { pod, .. }) => Some((*pod, CandidateOutcome::Terminating)),
+            Action::ShortenGrace(_) | Action::RecordEvent(_) | Action::Reclaim(_) => None,
+        });
         Some(Self {
             at: decision.at,
             measure: Measure::of(evaluation.driving_signal()?, evaluation.layout),
             pods: &evaluation.pods,
             snapshot: &evaluation.snapshot,
             ranked: &evaluation.ranked,
-            evicted,
-            above_limits,
-            critical_pods: evaluation.critical_pods.iter().copied().collect(),
+            in_flight: &evaluation.in_flight,
+            outcomes: sized.chain(refused).chain(critical).chain(evicted).collect(),
             // Reversed, so that the first entry of a pod is the one that stays in the map.
             refusals: evaluation.refused_pods.iter().rev().map(|it| (it.pod, it.why)).collect(),
-            in_flight: &evaluation.in_flight,
             skipped: evaluation.sized_pods.iter().rev().filter_map(skipped).collect(),
-            skipped_for_driving: evaluation
-                .sized_for_driving()
-                .filter_map(skipped)
-                .map(|(pod, _)| pod)
-                .collect(),
-            shortened: evaluation
-                .sized_for_driving()
-                .filter(|it| it.outcome == SizedOutcome::GraceShortened)
-                .map(|it| it.pod)
-                .collect(),
             is_sized: !evaluation.deficits.is_empty(),
         })
     }
@@ -149,16 +141,25 @@ impl<'a> RankedPods<'a> {
     /// Returns the records of the pods, the first to be evicted first.
     pub(super) fn records(&self) -> Vec<CandidateRecord> {
         let border = self.border();
-        let record = |(rank, candidate): (usize, &Candidate)| {
+        let mut next_rank = 1;
+        let record = |(position, candidate): (usize, &Candidate)| {
             let index = candidate.pod;
             let known = self.pods.get(index)?;
             let stats = self.snapshot.stats_of(index);
             let usage = self.measure.known_usage(known, stats);
             let result = self.result(index, known);
             let has_margin = result == CandidateOutcome::Evicted || self.may_be_evicted(index);
+            let is_candidate = !known.critical
+                && matches!(
+                    result,
+                    CandidateOutcome::Evicted | CandidateOutcome::Skipped | CandidateOutcome::NotReached
+                );
+            let rank = is_candidate.then_some(next_rank);
+            next_rank += usize::from(is_candidate);
             Some(CandidateRecord {
                 pod: PodName::of(&known.pod),
                 result,
+                rank,
                 class: candidate.class,
                 priority: candidate.priority,
                 usage: usage.map(clamped),
@@ -169,10 +170,10 @@ impl<'a> RankedPods<'a> {
                 excess: usage.map(|_| candidate.excess.units_rounded_up()),
                 uid_rank: candidate.uid_rank,
                 critical: known.critical,
-                protection: ProtectionRecord::of(known),
+                protection: known.protection.clone(),
                 too_young: too_young(known, candidate.class, self.at),
                 skipped_reason: self.skipped_reason(result, index, known),
-                margin: border.filter(|_| has_margin).and_then(|border| self.margin(border, rank)),
+                margin: border.filter(|_| has_margin).and_then(|border| self.margin(border, position)),
             })
         };
         self.ranked.iter().enumerate().filter_map(record).collect()
@@ -180,17 +181,16 @@ impl<'a> RankedPods<'a> {
 
     fn result(&self, index: u32, known: &KnownPod) -> CandidateOutcome {
         let in_flight = |predicate: fn(&InFlightEviction) -> bool| self.evictions_of(known).any(predicate);
-        match () {
-            () if self.evicted.contains(&index) => CandidateOutcome::Evicted,
-            () if self.above_limits.contains(&index) => CandidateOutcome::Terminating,
-            () if self.critical_pods.contains(&index) => CandidateOutcome::Critical,
-            () if self.refusals.contains_key(&index) => CandidateOutcome::Protected,
-            () if self.shortened.contains(&index) => CandidateOutcome::GraceShortened,
-            () if self.skipped_for_driving.contains(&index) => CandidateOutcome::Skipped,
-            () if in_flight(InFlightEviction::is_terminating) => CandidateOutcome::Terminating,
-            () if in_flight(InFlightEviction::has_failed) => CandidateOutcome::FailedLately,
-            () => CandidateOutcome::NotReached,
+        match self.outcomes.get(&index) {
+            Some(outcome) => *outcome,
+            None if in_flight(InFlightEviction::is_terminating) => CandidateOutcome::Terminating,
+            None if in_flight(InFlightEviction::has_failed) => CandidateOutcome::FailedLately,
+            None => CandidateOutcome::NotReached,
         }
+    }
+
+    pub(super) fn is_evicted(&self, index: u32) -> bool {
+        self.outcomes.get(&index) == Some(&CandidateOutcome::Evicted)
     }
 
     /// Returns the in-flight evictions of a pod.
@@ -201,9 +201,9 @@ impl<'a> RankedPods<'a> {
     /// Returns whether only its rank keeps a pod from being evicted.
     pub(super) fn may_be_evicted(&self, index: u32) -> bool {
         let is_excluded = |known: &KnownPod| known.critical || self.evictions_of(known).next().is_some();
+        let outcome = self.outcomes.get(&index);
         !self.pods.get(index).is_some_and(is_excluded)
-            && !self.refusals.contains_key(&index)
-            && !self.above_limits.contains(&index)
+            && !matches!(outcome, Some(CandidateOutcome::Protected | CandidateOutcome::Terminating))
     }
 
     /// Returns why a pod is not evicted, or would not be, as a sentence without its subject.
@@ -220,22 +220,6 @@ impl<'a> RankedPods<'a> {
             CandidateOutcome::Skipped => self.skipped.get(&index).map(SkipReason::to_string),
             CandidateOutcome::NotReached => known.critical.then(|| "critical".to_owned()),
         }
-    }
-}
-
-impl NearestRecord {
-    /// Returns the smallest change of usage among all margins. Of equal changes, that of the pod which ranks
-    /// first counts.
-    pub(super) fn of(candidates: &[CandidateRecord]) -> Option<Self> {
-        let margins = candidates.iter().filter_map(|one| Some((one, one.margin?, one.margin?.usage?)));
-        let (candidate, margin, usage) = margins.min_by_key(|(.., usage)| usage.unsigned_abs())?;
-        let pod = candidate.pod.clone();
-        let rival = candidates.get(margin.against)?.pod.clone();
-        let (kept, evicted) = match candidate.result {
-            CandidateOutcome::Evicted => (pod.clone(), rival),
-            _ => (rival, pod.clone()),
-        };
-        Some(Self { pod, usage, kept, evicted })
     }
 }
 
@@ -257,31 +241,14 @@ fn clamped(number: i128) -> i64 {
 /// seconds each.
 const YOUNG: GoDuration = GoDuration::from_secs(30);
 
-/// What determines the eviction order of a pod besides its usage.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct ProtectionRecord {
-    /// The eviction order of the pod.
-    pub order: EvictionOrder,
-    /// The index in `policy.protection` of the rule that matches the pod.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rule: Option<usize>,
-    /// Whether no controller would recreate the pod, so that others of its class and priority are evicted first.
-    pub without_controller: bool,
-    /// The value of `eviction-agent.io/priority-hint`: lower is evicted first.
-    pub hint: i8,
-    /// The pod's annotations that are ignored.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ignored_annotations: Vec<IgnoredAnnotation>,
-}
-
-impl ProtectionRecord {
-    /// Returns the protection of a pod. None if the pod has none.
-    pub(super) fn of(known: &KnownPod) -> Option<Self> {
-        let PodProtection { order, rule, without_controller, hint, rate_limit_key: _, ignored } =
-            known.protection.clone();
-        let record = Self { order, rule, without_controller, hint, ignored_annotations: ignored };
-        (record != Self::default()).then_some(record)
-    }
+/// Returns whether nothing protects a pod or moves it forward.
+fn is_unprotected(protection: &PodProtection) -> bool {
+    let PodProtection { order, rule, without_controller, hint, ignored, rate_limit_key: _ } = protection;
+    *order == EvictionOrder::Normal
+        && rule.is_none()
+        && !without_controller
+        && *hint == 0
+        && ignored.is_empty()
 }
 
 /// Returns how long ago a pod started, if its usage is unknown and it started so recently that it may not

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::pod::PodName;
 use crate::pods::RankFacts;
 use crate::rank::{Candidate, Measure};
-use crate::record::candidate::RankedPods;
+use crate::record::candidate::{CandidateOutcome, CandidateRecord, RankedPods};
 use crate::units::Nanos;
 
 /// How far a candidate is from the opposite outcome: for a pod that is evicted, what would have spared it;
@@ -48,11 +48,27 @@ pub struct NearestRecord {
     pub evicted: PodName,
 }
 
+impl NearestRecord {
+    /// Returns the smallest change of usage among all margins. Of equal changes, that of the pod which ranks
+    /// first counts.
+    pub(super) fn of(candidates: &[CandidateRecord]) -> Option<Self> {
+        let margins = candidates.iter().filter_map(|one| Some((one, one.margin?, one.margin?.usage?)));
+        let (candidate, margin, usage) = margins.min_by_key(|(.., usage)| usage.unsigned_abs())?;
+        let pod = candidate.pod.clone();
+        let rival = candidates.get(margin.against)?.pod.clone();
+        let (kept, evicted) = match candidate.result {
+            CandidateOutcome::Evicted => (pod.clone(), rival),
+            _ => (rival, pod.clone()),
+        };
+        Some(Self { pod, usage, kept, evicted })
+    }
+}
+
 /// The choice between the pods that are evicted and those that could have been.
 impl RankedPods<'_> {
     /// Returns the last pod that is evicted and the first that stays, by their indices in the ranking.
     pub(super) fn border(&self) -> Option<(usize, usize)> {
-        let is_evicted = |candidate: &Candidate| self.evicted.contains(&candidate.pod);
+        let is_evicted = |candidate: &Candidate| self.is_evicted(candidate.pod);
         let stays = |candidate: &Candidate| {
             let may_be = self.may_be_evicted(candidate.pod) && !self.skipped.contains_key(&candidate.pod);
             may_be && !is_evicted(candidate)
@@ -60,101 +76,67 @@ impl RankedPods<'_> {
         self.ranked.iter().rposition(is_evicted).zip(self.ranked.iter().position(stays))
     }
 
-    /// Returns what would have led to the opposite outcome for a candidate.
+    /// Returns what would have led to the opposite outcome for a candidate: the smallest changes that each move it
+    /// to the other side of its rival. More usage, a lower request and a lower priority never move a pod back, so
+    /// the smallest change is found by bisection, with the same keys as in the ranking.
+    ///
+    /// There is no change if the excesses of both are out of the range of [`Nanos`].
     pub(super) fn margin(&self, (last, first): (usize, usize), rank: usize) -> Option<MarginRecord> {
         let candidate = *self.ranked.get(rank)?;
-        let is_evicted = self.evicted.contains(&candidate.pod);
+        let is_evicted = self.is_evicted(candidate.pod);
         if !is_evicted && self.skipped.contains_key(&candidate.pod) {
             return None;
         }
         let known = self.pods.get(candidate.pod)?;
-        let (measure, facts) = (self.measure, known.rank);
-        let usage = measure.known_usage(known, self.snapshot.stats_of(candidate.pod));
         let against = if is_evicted { first } else { last };
-        let values = RankedValues { measure, candidate, facts, usage };
-        let [usage, request, priority] = values.changes_to_pass(self.ranked.get(against)?);
-        Some(MarginRecord { against, usage, request, priority, sized: self.is_sized })
+        let rival = self.ranked.get(against)?;
+        let (measure, facts) = (self.measure, known.rank);
+        let margin =
+            MarginRecord { against, usage: None, request: None, priority: None, sized: self.is_sized };
+        let is_beyond = |one: &Candidate| measure != Measure::Processes && one.excess.is_saturated();
+        if is_beyond(&candidate) && is_beyond(rival) {
+            return Some(margin);
+        }
+        let usage = measure.known_usage(known, self.snapshot.stats_of(candidate.pod));
+        let is_before = candidate.key() < rival.key();
+        let moves_forward = !is_before;
+        let passes = |facts: RankFacts, usage: Option<i128>| {
+            let (class, excess) = measure.key_at(&facts, usage);
+            let changed = Candidate { class, excess, priority: facts.priority, ..candidate };
+            (changed.key() < rival.key()) != is_before
+        };
+        let more_usage = usage.and_then(|usage| {
+            let room = if moves_forward { i128::from(i64::MAX) - usage } else { usage };
+            smallest_change(room, moves_forward, |by| passes(facts, Some(usage + i128::from(by))))
+        });
+        let request = (measure != Measure::Processes)
+            .then(|| measure.base(&facts).get().div_euclid(Nanos::from_units(1).get()));
+        let more_request = request.and_then(|request| {
+            let room = if moves_forward { request } else { i128::from(i64::MAX) - request };
+            smallest_change(room, !moves_forward, |by| passes(with_request_change(measure, facts, by), usage))
+        });
+        let (now, most) = (i128::from(facts.priority), i128::from(HIGHEST_USER_PRIORITY));
+        let room = if moves_forward { now - i128::from(i32::MIN) } else { most - now };
+        let more_priority = smallest_change(room, !moves_forward, |by| {
+            let sum = i64::from(facts.priority).saturating_add(by);
+            let priority = i32::try_from(sum).unwrap_or(facts.priority);
+            passes(RankFacts { priority, ..facts }, usage)
+        });
+        Some(MarginRecord { usage: more_usage, request: more_request, priority: more_priority, ..margin })
     }
 }
 
 /// The highest priority of a user's priority class. Higher ones are reserved for the system.
 const HIGHEST_USER_PRIORITY: i32 = 1_000_000_000;
 
-/// A ranked pod with the values of its key.
-#[derive(Clone, Copy, Debug)]
-struct RankedValues {
-    /// What was measured.
-    measure: Measure,
-    /// The key.
-    candidate: Candidate,
-    /// The values of the pod that ranking needs.
-    facts: RankFacts,
-    /// The usage, if it is known.
-    usage: Option<i128>,
-}
-
-impl RankedValues {
-    /// Returns the smallest changes of the usage, of the request and of the priority that each move the pod
-    /// to the other side of its rival: behind it if it ranks before it, and before it otherwise. In whole
-    /// units; None if no change of that value is enough. More usage, a lower request and a lower priority
-    /// never move a pod back, so the smallest change is found by bisection, with the same keys as in the
-    /// ranking.
-    ///
-    /// There is no change if the excesses of both are out of the range of [`Nanos`].
-    fn changes_to_pass(&self, rival: &Candidate) -> [Option<i64>; 3] {
-        let is_beyond =
-            |candidate: &Candidate| self.measure != Measure::Processes && candidate.excess.is_saturated();
-        if is_beyond(&self.candidate) && is_beyond(rival) {
-            return [None; 3];
-        }
-        let is_before = self.candidate.key() < rival.key();
-        let towards_the_front = !is_before;
-        let crosses = |changed: Candidate| (changed.key() < rival.key()) != is_before;
-        let usage = self.usage.and_then(|usage| {
-            let room = if towards_the_front { i128::from(i64::MAX) - usage } else { usage };
-            let changed = |by: i64| self.with(self.facts, Some(usage + i128::from(by)));
-            smallest_change(room, towards_the_front, |by| crosses(changed(by)))
-        });
-        let request = self.request().and_then(|request| {
-            let room = if towards_the_front { request } else { i128::from(i64::MAX) - request };
-            let changed = |by: i64| self.with(self.with_request_change(by), self.usage);
-            smallest_change(room, !towards_the_front, |by| crosses(changed(by)))
-        });
-        let (now, most) = (i128::from(self.facts.priority), i128::from(HIGHEST_USER_PRIORITY));
-        let room = if towards_the_front { now - i128::from(i32::MIN) } else { most - now };
-        let with_priority = |by: i64| {
-            let sum = i64::from(self.facts.priority).saturating_add(by);
-            let priority = i32::try_from(sum).unwrap_or(self.facts.priority);
-            self.with(RankFacts { priority, ..self.facts }, self.usage)
-        };
-        let priority = smallest_change(room, !towards_the_front, |by| crosses(with_priority(by)));
-        [usage, request, priority]
-    }
-
-    fn with(&self, facts: RankFacts, usage: Option<i128>) -> Candidate {
-        let (class, excess) = self.measure.key_at(&facts, usage);
-        Candidate { class, excess, priority: facts.priority, ..self.candidate }
-    }
-
-    /// Returns the whole units of the request, if requests count.
-    fn request(&self) -> Option<i128> {
-        let request = match self.measure {
-            Measure::Processes => return None,
-            measure => measure.base(&self.facts),
-        };
-        Some(request.get().div_euclid(Nanos::from_units(1).get()))
-    }
-
-    fn with_request_change(&self, more: i64) -> RankFacts {
-        let mut facts = self.facts;
-        let request = match self.measure {
-            Measure::Memory => &mut facts.memory,
-            Measure::Inodes(_) if facts.enhanced => &mut facts.inodes,
-            Measure::Bytes(_) | Measure::Inodes(_) | Measure::Processes => &mut facts.storage,
-        };
-        *request = request.plus(Nanos::from_units(i128::from(more)));
-        facts
-    }
+fn with_request_change(measure: Measure, mut facts: RankFacts, more: i64) -> RankFacts {
+    let request = match measure {
+        Measure::Memory => &mut facts.memory,
+        Measure::Inodes(_) if facts.enhanced => &mut facts.inodes,
+        Measure::Bytes(_) | Measure::Inodes(_) | Measure::Processes => &mut facts.storage,
+    };
+    *request = request.plus(Nanos::from_units(i128::from(more)));
+    facts
 }
 
 /// Returns the smallest change of at most `room`, upwards or downwards, for which `holds` is true. Beyond it

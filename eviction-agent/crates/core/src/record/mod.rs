@@ -16,13 +16,13 @@ mod tests;
 use std::collections::BTreeSet;
 
 use candidate::RankedPods;
-pub use candidate::{CandidateOutcome, CandidateRecord, ProtectionRecord, RefusedPodRecord};
+pub use candidate::{CandidateOutcome, CandidateRecord, RefusedPodRecord};
 pub use eviction::{
     EvictionRecord, InFlightPhase, InFlightRecord, PlannedVictim, ReleaseRecord, SizingRecord, SkippedVictim,
 };
 pub use margin::{MarginRecord, NearestRecord};
 pub use memory::{MemoryRecord, UnknownValue};
-pub use ranking::{PodSample, RankingRecord};
+pub use ranking::PodSample;
 use serde::Serialize;
 pub use signal::{ConditionRecord, DeficitRecord, MetRecord, RaiserRecord, SignalRecord, ThresholdRecord};
 

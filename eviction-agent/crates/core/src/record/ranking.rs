@@ -1,9 +1,7 @@
 //! The order in which pods would be evicted if a threshold were met now.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-
-use serde::Serialize;
 
 use crate::disk_layout::DiskLayout;
 use crate::in_flight::InFlightEviction;
@@ -33,19 +31,6 @@ pub struct PodSample {
     pub sized: bool,
 }
 
-/// The pods in the order in which they would be evicted if a hard threshold were met now. Rate limits,
-/// cool-downs and PodDisruptionBudgets, which change from one evaluation to the next, do not count.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct RankingRecord {
-    /// The signal of the threshold.
-    pub signal: Signal,
-    /// The time of the sample.
-    pub at: Timestamp,
-    /// The pods, the first to be evicted first. The first one that may be evicted has the result
-    /// [`CandidateOutcome::Evicted`].
-    pub candidates: Vec<CandidateRecord>,
-}
-
 impl PodSample {
     /// Returns the pods in the order of eviction.
     pub fn ranked(&self, signal: Signal) -> Vec<Candidate> {
@@ -54,55 +39,30 @@ impl PodSample {
         ranked
     }
 
-    /// Returns the pods in the order of eviction, with the reasons.
-    pub fn ranking(&self, signal: Signal) -> RankingRecord {
+    /// Returns the pods in the order in which they would be evicted if a hard threshold of this signal were met
+    /// now, with the reasons. The first one that may be evicted has the result [`CandidateOutcome::Evicted`]. Rate
+    /// limits, cool-downs and PodDisruptionBudgets, which change from one evaluation to the next, do not count.
+    pub fn ranking(&self, signal: Signal) -> Vec<CandidateRecord> {
         let Self { at, pods, snapshot, layout, in_flight, sized } = self;
         let ranked = self.ranked(signal);
         let refused = |it: &Candidate| Some((it.pod, Refusal::by(&pods.get(it.pod)?.protection)?));
+        let refusals: BTreeMap<_, _> = ranked.iter().filter_map(refused).collect();
         let mut ranked_pods = RankedPods {
             at: *at,
             measure: Measure::of(signal, *layout),
             pods,
             snapshot,
             ranked: &ranked,
-            evicted: BTreeSet::new(),
-            above_limits: BTreeSet::new(),
-            critical_pods: BTreeSet::new(),
-            refusals: ranked.iter().filter_map(refused).collect(),
             in_flight,
+            outcomes: refusals.keys().map(|pod| (*pod, CandidateOutcome::Protected)).collect(),
+            refusals,
             skipped: BTreeMap::new(),
-            skipped_for_driving: BTreeSet::new(),
-            shortened: BTreeSet::new(),
             is_sized: *sized,
         };
         let first = ranked.iter().find(|candidate| ranked_pods.may_be_evicted(candidate.pod));
-        ranked_pods.evicted.extend(first.map(|candidate| candidate.pod));
-        let candidates = ranked_pods.records();
-        RankingRecord { signal, at: *at, candidates }
-    }
-}
-
-impl CandidateRecord {
-    /// Returns whether the pod may be evicted in this ranking.
-    pub fn may_be_evicted(&self) -> bool {
-        let is_candidate = matches!(
-            self.result,
-            CandidateOutcome::Evicted | CandidateOutcome::Skipped | CandidateOutcome::NotReached
-        );
-        is_candidate && !self.critical
-    }
-}
-
-impl RankingRecord {
-    /// Returns the rank of each pod among those that may be evicted, from 1, by index in `candidates`.
-    pub fn ranks(&self) -> impl Iterator<Item = Option<usize>> {
-        let mut next = 0;
-        self.candidates.iter().map(move |candidate| {
-            candidate.may_be_evicted().then(|| {
-                next += 1;
-                next
-            })
-        })
+        let first = first.map(|candidate| (candidate.pod, CandidateOutcome::Evicted));
+        ranked_pods.outcomes.extend(first);
+        ranked_pods.records()
     }
 }
 
@@ -134,9 +94,9 @@ mod tests {
     fn the_first_pod_is_the_one_that_an_evaluation_evicts() {
         let sample = three_and_a_critical_one();
         let ranking = sample.ranking(Signal::MemoryAvailable);
-        let order: Vec<_> = ranking.candidates.iter().map(|it| &*it.pod.uid).collect();
+        let order: Vec<_> = ranking.iter().map(|it| &*it.pod.uid).collect();
         assert_eq!(order, ["b", "a", "system", "c"]);
-        let ranks: Vec<_> = ranking.ranks().collect();
+        let ranks: Vec<_> = ranking.iter().map(|it| it.rank).collect();
         assert_eq!(ranks, [Some(1), Some(2), None, Some(3)]);
         let mut engine = Engine::new(policy(vec![hard(Signal::MemoryAvailable, "100Mi")]));
         step(&mut engine, 0, Event::DiskLayout(Ok(DiskLayout::default())));
@@ -148,12 +108,12 @@ mod tests {
     #[test]
     fn margins_are_the_changes_that_would_change_the_order() {
         let ranking = three_and_a_critical_one().ranking(Signal::MemoryAvailable);
-        let margin = |index: usize| ranking.candidates[index].margin.unwrap();
+        let margin = |index: usize| ranking[index].margin.unwrap();
         let twenty = i64::try_from(20 * MI).unwrap();
         // Of equal pods, the one with the lower uid is evicted first.
         assert_eq!(margin(0).usage, Some(-twenty));
         assert_eq!(margin(1).usage, Some(twenty));
-        assert_eq!(ranking.candidates[2].margin, None, "a critical pod is never evicted");
+        assert_eq!(ranking[2].margin, None, "a critical pod is never evicted");
     }
 
     #[test]
@@ -163,12 +123,12 @@ mod tests {
         let signal = Signal::MemoryAvailable.name();
         sample.in_flight = vec![InFlightEviction::new(pod, signal, true, at(0), 30)];
         let ranking = sample.ranking(Signal::MemoryAvailable);
-        assert_eq!(ranking.candidates[0].result, CandidateOutcome::Terminating);
-        assert_eq!(ranking.candidates[1].result, CandidateOutcome::Evicted);
+        assert_eq!(ranking[0].result, CandidateOutcome::Terminating);
+        assert_eq!(ranking[1].result, CandidateOutcome::Evicted);
     }
 
     #[test]
     fn ranking_without_pods_is_empty() {
-        assert!(sample(Vec::new(), &[]).ranking(Signal::PidAvailable).candidates.is_empty());
+        assert!(sample(Vec::new(), &[]).ranking(Signal::PidAvailable).is_empty());
     }
 }

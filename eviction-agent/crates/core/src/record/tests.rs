@@ -1,8 +1,10 @@
 use crate::decision::Decision;
 use crate::engine::Engine;
-use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, soft, step};
+use crate::fixture::{
+    at, engine, enhanced, hard, memory_of, node, pod, policy, set, set_by, snapshot, soft, step,
+};
 use crate::input::Event;
-use crate::pod::Pod;
+use crate::pod::{Owner, Pod};
 use crate::policy::Threshold;
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
 use crate::units::ThresholdValue;
@@ -38,4 +40,22 @@ fn a_condition_shows_that_it_outlives_its_cause() {
     assert_eq!(record.conditions.len(), 2);
     assert!(record.conditions.iter().all(|condition| condition.outlives_its_cause));
     assert_eq!(record.conditions[0].holds_for.to_string(), "4m0s");
+}
+
+#[test]
+fn only_a_pod_with_a_protection_has_one_in_its_record() {
+    let annotations = [("eviction-agent.io/priority-hint", "7"), ("eviction-agent.io/evict", "maybe")];
+    let annotations = annotations.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+    let owner = Owner { kind: "ReplicaSet".into(), name: "rs".into(), uid: "rs".into() };
+    let owned = Pod { owner: Some(owner), ..pod("owned", "10") };
+    let hinted = Pod { annotations, ..pod("hinted", "10") };
+    let policy = enhanced(vec![hard(MemoryAvailable, "10%")], |_| {});
+    let pods = set_by(&policy, vec![owned, hinted]);
+    let mut engine = engine(policy, &pods);
+    let sample = snapshot(node(50, 900, at(1)), &[memory_of("owned", 200), memory_of("hinted", 100)]);
+    let record = serde_json::to_string(&DecisionRecord::of(&step(&mut engine, 3, Event::Sample(sample))));
+    let record = record.unwrap();
+    let protections: Vec<_> = record.match_indices("\"protection\"").map(|(at, _)| &record[at..]).collect();
+    let expected = r#""protection":{"order":"normal","without_controller":true,"hint":7,"ignored_annotations":[{"annotation":"eviction-agent.io/evict","value":"maybe","error":"not_true_or_false"}]},"#;
+    assert!(matches!(&protections[..], [one] if one.starts_with(expected)), "{record}");
 }

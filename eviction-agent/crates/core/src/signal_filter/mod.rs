@@ -8,7 +8,7 @@ mod plausibility;
 #[cfg(test)]
 mod tests;
 
-use plausibility::SignalHistory;
+use plausibility::PendingChange;
 pub use plausibility::{Implausible, RejectedReading};
 
 use crate::observation::{Observation, Observations};
@@ -25,16 +25,24 @@ use crate::units::GoDuration;
 /// The state from former samples.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SignalFilter {
-    /// The accepted reading of each signal, and the change that is not accepted yet.
     histories: [SignalHistory; Signal::COUNT],
-    /// The number of samples in a row in which each signal was unknown.
-    unknown_for: [u32; Signal::COUNT],
-    /// Signals that ever had a value, or an error in its place. A signal that a node does not have at all is
-    /// not monitored and does not become unavailable.
-    reported: SignalSet,
-    trends: [Trend; Signal::COUNT],
     /// Whether the kernel killed a process for lack of memory since the last sample.
     oom_killed: bool,
+}
+
+/// What is known of a signal from former samples.
+#[derive(Clone, Copy, Debug, Default)]
+struct SignalHistory {
+    /// The last accepted reading.
+    accepted: Option<Observation>,
+    /// The change that is not accepted yet.
+    pending: Option<PendingChange>,
+    /// The number of samples in a row in which the signal was unknown.
+    unknown_for: u32,
+    /// Whether the signal ever had a value, or an error in its place. A signal that a node does not have at all
+    /// is not monitored and does not become unavailable.
+    is_reported: bool,
+    trend: Trend,
 }
 
 /// The context of a sample's observations.
@@ -73,23 +81,22 @@ impl SignalFilter {
             self.reject(at, &snapshot.node, max_unknown, &mut observations, &mut context.rejected);
             let unfiltered = Observations::of(&snapshot.node);
             for signal in Signal::ALL {
-                if unfiltered.reading(signal) != Reading::Unknown(UnknownReason::Absent) {
-                    self.reported.insert(signal);
-                }
+                let is_reported = unfiltered.reading(signal) != Reading::Unknown(UnknownReason::Absent);
+                self.histories[signal as usize].is_reported |= is_reported;
             }
-            let reported = self.reported;
-            let known = |signal| {
-                !reported.contains(signal) || is_known(&observations, context.memory_conditions, signal)
+            let known = |signal, history: &SignalHistory| {
+                !history.is_reported || is_known(&observations, context.memory_conditions, signal)
             };
             context.unavailable = self.count_unknown(known, thresholds, max_unknown);
         }
         if rules.prediction().is_some() {
             for signal in Signal::ALL {
                 if let Some(observed) = observations.get(signal) {
-                    self.trends[signal as usize].observe(observed.time.unwrap_or(at), observed.available);
+                    let trend = &mut self.histories[signal as usize].trend;
+                    trend.observe(observed.time.unwrap_or(at), observed.available);
                 }
             }
-            context.slopes = self.trends.each_ref().map(Trend::slope);
+            context.slopes = self.histories.each_ref().map(|history| history.trend.slope());
         }
         observations
     }
@@ -98,7 +105,7 @@ impl SignalFilter {
     pub(crate) fn sample_failed(&mut self, thresholds: &[Threshold], rules: &Rules) -> SignalSet {
         match rules.max_unknown() {
             None => SignalSet::EMPTY,
-            Some(max_unknown) => self.count_unknown(|_| false, thresholds, max_unknown),
+            Some(max_unknown) => self.count_unknown(|_, _| false, thresholds, max_unknown),
         }
     }
 
@@ -115,24 +122,24 @@ impl SignalFilter {
     /// Returns whether a signal with thresholds is unknown, but not long enough to be unavailable.
     pub(crate) fn has_undecided_signal(&self, thresholds: &[Threshold], rules: &Rules) -> bool {
         let Some(max_unknown) = rules.max_unknown() else { return false };
-        thresholds
-            .iter()
-            .any(|threshold| (1..max_unknown).contains(&self.unknown_for[threshold.signal as usize]))
+        let unknown_for = |it: &Threshold| self.histories[it.signal as usize].unknown_for;
+        thresholds.iter().any(|threshold| (1..max_unknown).contains(&unknown_for(threshold)))
     }
 
     /// Counts the samples in which each signal was unknown. Returns the signals with thresholds that are unavailable.
     fn count_unknown(
         &mut self,
-        is_known: impl Fn(Signal) -> bool,
+        is_known: impl Fn(Signal, &SignalHistory) -> bool,
         thresholds: &[Threshold],
         max_unknown: u32,
     ) -> SignalSet {
         let mut unavailable = SignalSet::EMPTY;
         for signal in Signal::ALL {
-            let samples = &mut self.unknown_for[signal as usize];
+            let history = &mut self.histories[signal as usize];
             let has_threshold = || thresholds.iter().any(|threshold| threshold.signal == signal);
-            *samples = if is_known(signal) { 0 } else { samples.saturating_add(1) };
-            if *samples >= max_unknown && has_threshold() {
+            let samples = if is_known(signal, history) { 0 } else { history.unknown_for.saturating_add(1) };
+            history.unknown_for = samples;
+            if samples >= max_unknown && has_threshold() {
                 unavailable.insert(signal);
             }
         }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::observation::{Observation, Observations};
 use crate::reading::{Reading, UnknownReason};
 use crate::signal::{Resource, Signal};
-use crate::signal_filter::SignalFilter;
+use crate::signal_filter::{SignalFilter, SignalHistory};
 use crate::snapshot::NodeStats;
 use crate::time::{Timestamp, is_unset, since};
 
@@ -79,16 +79,9 @@ pub struct RejectedReading {
     pub reason: Implausible,
 }
 
-/// The accepted reading of a signal, and the change that is not accepted yet.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct SignalHistory {
-    accepted: Option<Observation>,
-    pending: Option<PendingChange>,
-}
-
 /// A change that is not accepted yet.
 #[derive(Clone, Copy, Debug)]
-struct PendingChange {
+pub(super) struct PendingChange {
     last: Observation,
     since: Timestamp,
     samples: u32,
@@ -147,7 +140,7 @@ impl SignalHistory {
     ) -> Result<(), Implausible> {
         check_possible(signal, seen)?;
         let Err(why) = check_change(seen, self.accepted, explained) else {
-            *self = Self { accepted: Some(seen), pending: None };
+            (self.accepted, self.pending) = (Some(seen), None);
             return Ok(());
         };
         let is_continued = |pending: &PendingChange| check_change(seen, Some(pending.last), false).is_ok();
@@ -159,7 +152,7 @@ impl SignalHistory {
         };
         let lasts = since(at, pending.since).as_nanos();
         if pending.samples > max_unknown && lasts >= LASTING_NANOS {
-            *self = Self { accepted: Some(seen), pending: None };
+            (self.accepted, self.pending) = (Some(seen), None);
             return Ok(());
         }
         // If the clock was set back, the time starts again.

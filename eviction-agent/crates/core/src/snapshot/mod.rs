@@ -281,7 +281,8 @@ pub struct VolumeStatValues {
     pub inodes: Option<u64>,
 }
 
-/// The values of the node. A group that was not read is unknown.
+/// The values of the node. A group that was not read is unknown. The JSON form is that of samples in recordings: if it
+/// changes, so does the version of recordings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStats {
     /// `node.memory`.

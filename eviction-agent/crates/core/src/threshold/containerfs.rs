@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::disk_layout::{Arrangement, DiskLayout};
+use crate::disk_layout::DiskLayout;
 use crate::policy::Threshold;
 use crate::signal::Signal;
 use crate::threshold::Thresholds;
@@ -20,11 +20,12 @@ impl Thresholds {
     ///
     /// [`Policy::list_room`]: crate::policy::Policy::list_room
     pub(crate) fn derive_containerfs(&mut self, room: usize, layout: DiskLayout) {
-        let (available, inodes_free) = match layout.arrangement() {
-            // A split without a dedicated imagefs is inconsistent, so nothing is derived from it.
-            Arrangement::Shared if layout.split_image_fs => return,
-            Arrangement::Shared | Arrangement::Split => (Signal::NodeFsAvailable, Signal::NodeFsInodesFree),
-            Arrangement::Dedicated => (Signal::ImageFsAvailable, Signal::ImageFsInodesFree),
+        if layout.is_inconsistent() {
+            return;
+        }
+        let (available, inodes_free) = match layout.has_layers_on_image_fs() {
+            true => (Signal::ImageFsAvailable, Signal::ImageFsInodesFree),
+            false => (Signal::NodeFsAvailable, Signal::NodeFsInodesFree),
         };
         let given = Arc::clone(&self.all);
         let last = |signal, hard| {

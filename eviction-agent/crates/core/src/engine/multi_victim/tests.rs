@@ -17,7 +17,6 @@ use crate::in_flight::ExecutorUpdate;
 use crate::input::{Event, Input};
 use crate::pod::Pod;
 use crate::policy::{Policy, Threshold};
-use crate::progress::EvictionResult;
 use crate::reading::{Reading, UnknownReason};
 use crate::record::{DecisionRecord, RecordSubject};
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable, PidAvailable};
@@ -30,7 +29,7 @@ fn enhanced(thresholds: Vec<Threshold>) -> Policy {
 }
 
 fn outcome(uid: &str, result: Result<(), &str>) -> Event {
-    Event::Evicted(EvictionResult { uid: uid.into(), result: result.map_err(Into::into) })
+    Event::Evicted { uid: uid.into(), result: result.map_err(Into::into) }
 }
 
 fn shortened(decision: &Decision) -> Vec<(&str, i64)> {
@@ -274,7 +273,7 @@ impl TerminatingPods {
     fn update(&mut self, event: &Event) {
         match event {
             Event::Pods(pods) => self.chosen.retain(|uid| pods.index_of(uid).is_some()),
-            Event::Evicted(outcome) => drop(self.chosen.remove(&outcome.uid)),
+            Event::Evicted { uid, .. } => drop(self.chosen.remove(uid)),
             Event::Executing { update: ExecutorUpdate::Started(started), .. } => {
                 self.executing.insert(started.pod.uid.clone());
             }

@@ -7,10 +7,11 @@ use crate::input::Event;
 use crate::node as api;
 use crate::node_conditions;
 use crate::node_conditions::pressure::{
-    Cause, InitialConditions, Pressure, Pressures, PublishedCondition, Severity, Status,
+    InitialCondition, Pressure, PressureCause, Pressures, PublishedCondition, Status,
 };
 use crate::signal::NodeCondition::MemoryPressure;
 use crate::signal::Signal::MemoryAvailable;
+use crate::time::later;
 use crate::units::GoDuration;
 
 const PERIOD: GoDuration = GoDuration::from_secs(300);
@@ -29,7 +30,7 @@ fn memory(pressures: &mut Pressures, decision: &Decision) -> Pressure {
 }
 
 #[test]
-fn severity_is_that_of_the_worst_threshold_in_the_transition_period() {
+fn pressure_is_hard_for_the_transition_period_of_the_worst_threshold() {
     let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
     let mut observe = |seconds, available| {
         let decision = sample(&mut engine, seconds, available);
@@ -42,20 +43,17 @@ fn severity_is_that_of_the_worst_threshold_in_the_transition_period() {
     let expected = Pressure {
         status: Status::True,
         since: Some(at(10)),
-        severity: Some(Severity::Soft),
-        cause: Cause::Met { threshold: 0 },
+        hard: false,
+        cause: Some(PressureCause::Met { threshold: 0 }),
     };
     assert_eq!(soft, expected);
     let hard = observe(20, 50);
-    assert_eq!(
-        hard,
-        Pressure { severity: Some(Severity::Hard), cause: Cause::Met { threshold: 1 }, ..expected }
-    );
-    // Hard severity stays for its own transition period, whatever is met in between.
-    assert_eq!(observe(100, 150), Pressure { severity: Some(Severity::Hard), ..expected });
-    assert_eq!(observe(319, 150).severity, Some(Severity::Hard));
-    assert_eq!(observe(320, 150).severity, Some(Severity::Soft));
-    let over = Cause::Transition { since: at(320) };
+    assert_eq!(hard, Pressure { hard: true, cause: Some(PressureCause::Met { threshold: 1 }), ..expected });
+    // It stays hard for its own transition period, whatever is met in between.
+    assert_eq!(observe(100, 150), Pressure { hard: true, ..expected });
+    assert!(observe(319, 150).hard);
+    assert!(!observe(320, 150).hard);
+    let over = Some(PressureCause::Transition { since: at(320) });
     assert_eq!(observe(330, 500), Pressure { cause: over, ..expected });
     assert_eq!(observe(619, 500), Pressure { cause: over, ..expected });
     let cleared = observe(620, 500);
@@ -85,6 +83,10 @@ fn node_with(condition: api::Condition, effect: Option<&str>) -> api::Node {
 
 const KIND: &str = "EvictionAgentMemoryPressure";
 
+fn initial(node: &api::Node, now: i64) -> Vec<InitialCondition> {
+    InitialCondition::all(node, at(now), |shown| shown)
+}
+
 #[test]
 fn condition_from_before_the_start_holds_for_the_rest_of_its_period() {
     let text = (
@@ -92,12 +94,12 @@ fn condition_from_before_the_start_holds_for_the_rest_of_its_period() {
         "eviction thresholds were met until 2026-01-05T08:01:40Z; a hard one among them; the condition holds for 5m0s longer",
     );
     let node = node_with(published_condition(KIND, "True", text, 200), Some("NoSchedule"));
-    let seed = InitialConditions::of(&node, at(250));
+    let seed = initial(&node, 250);
     let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
     // The first sample may precede the Node object.
     let decision = sample(&mut engine, 249, 500);
     assert_eq!(memory(&mut pressures, &decision).status, Status::False);
-    engine.seed_conditions(seed.raised());
+    engine.seed_conditions(seed.iter().filter_map(InitialCondition::raised));
     pressures.seed(&seed);
     let mut observe = |seconds| {
         let decision = sample(&mut engine, seconds, 500);
@@ -106,8 +108,8 @@ fn condition_from_before_the_start_holds_for_the_rest_of_its_period() {
     let held = Pressure {
         status: Status::True,
         since: None,
-        severity: Some(Severity::Hard),
-        cause: Cause::Transition { since: at(100) },
+        hard: true,
+        cause: Some(PressureCause::Transition { since: at(100) }),
     };
     assert_eq!(observe(250), held, "and it is no change");
     assert_eq!(observe(399), held);
@@ -117,10 +119,7 @@ fn condition_from_before_the_start_holds_for_the_rest_of_its_period() {
 #[test]
 fn published_condition_counts_as_met_until_the_next_heartbeat() {
     let text = ("HardEvictionThresholdMet", "memory.available is below 100 (hard threshold)");
-    let raised = |condition, now| {
-        let seed = InitialConditions::of(&node_with(condition, None), at(now));
-        seed.0[MemoryPressure as usize].unwrap().raised_at
-    };
+    let raised = |condition, now| initial(&node_with(condition, None), now)[0].raised_at;
     assert_eq!(raised(published_condition(KIND, "True", text, 200), 250), Some(at(250)));
     assert_eq!(raised(published_condition(KIND, "True", text, 200), 9_000), Some(at(500)));
     assert_eq!(raised(published_condition(KIND, "False", text, 200), 250), None);
@@ -135,7 +134,7 @@ fn published_condition_counts_as_met_until_the_next_heartbeat() {
     };
     assert_eq!(raised(timeless, 250), Some(at(250)));
     let kubelets = node_with(published_condition("MemoryPressure", "True", text, 200), Some("NoSchedule"));
-    assert_eq!(InitialConditions::of(&kubelets, at(250)), InitialConditions::default());
+    assert_eq!(initial(&kubelets, 250), []);
 }
 
 #[test]
@@ -147,12 +146,12 @@ fn next_agent_continues_from_the_published_conditions() {
     let published = pressures.published().unwrap();
     let expected = PublishedCondition { status: Status::True, since: Some(at(20)), hard_at: Some(at(20)) };
     assert_eq!(published[MemoryPressure as usize], expected);
-    // The condition has not been written to the node yet: the time of the change and its severity are not lost.
+    // The condition has not been written to the node yet: neither the time of the change nor the hard threshold is lost.
     let mut next = Pressures::default();
     next.restore(&published);
     let mut engine = memory_engine();
     let pressure = memory(&mut next, &sample(&mut engine, 30, 150));
-    assert_eq!((pressure.since, pressure.severity), (Some(at(20)), Some(Severity::Hard)));
+    assert_eq!((pressure.since, pressure.hard), (Some(at(20)), true));
     let mut next = Pressures::default();
     next.restore(&published);
     let mut engine = memory_engine();
@@ -162,16 +161,23 @@ fn next_agent_continues_from_the_published_conditions() {
 #[test]
 fn only_node_conditions_newer_than_the_state_are_used() {
     let text = ("HardEvictionThresholdMet", "memory.available is below 100 (hard threshold)");
-    let seed = InitialConditions::of(&node_with(published_condition(KIND, "True", text, 200), None), at(250));
-    assert_eq!(seed.after(at(199)), seed);
-    assert_eq!(seed.after(at(200)), InitialConditions::default());
+    let seed = initial(&node_with(published_condition(KIND, "True", text, 200), None), 250);
+    assert_eq!(seed[0].condition, MemoryPressure);
+    assert!(seed[0].is_newer_than(at(199)) && !seed[0].is_newer_than(at(200)));
+}
+
+#[test]
+fn times_of_node_conditions_are_converted_after_they_are_limited_to_now() {
+    let text = ("HardEvictionThresholdMet", "memory.available is below 100 (hard threshold)");
+    let node = node_with(published_condition(KIND, "True", text, 200), None);
+    let seed = InitialCondition::all(&node, at(250), |shown| later(shown, GoDuration::from_secs(1_000)));
+    assert_eq!((seed[0].raised_at, seed[0].published_at), (Some(at(1_250)), Some(at(1_200))));
 }
 
 proptest! {
-    /// This holds for any samples in any order: there is a severity exactly while the condition holds, and it
-    /// is hard while a hard threshold is met.
+    /// This holds for any samples in any order.
     #[test]
-    fn condition_has_a_severity_exactly_while_it_holds(
+    fn pressure_is_hard_only_while_the_condition_holds_and_while_a_hard_threshold_is_met(
         samples in prop::collection::vec((0..400_i64, 0..300_u64), 1..40),
     ) {
         let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
@@ -180,10 +186,10 @@ proptest! {
             now += pause;
             let decision = sample(&mut engine, now, available);
             let pressure = memory(&mut pressures, &decision);
-            prop_assert_eq!(pressure.severity.is_some(), pressure.status == Status::True);
+            prop_assert!(!pressure.hard || pressure.status == Status::True);
             if available < 100 {
-                prop_assert_eq!(pressure.severity, Some(Severity::Hard));
-                prop_assert_eq!(pressure.cause, Cause::Met { threshold: 1 });
+                prop_assert!(pressure.hard);
+                prop_assert_eq!(pressure.cause, Some(PressureCause::Met { threshold: 1 }));
             } else if available < 200 {
                 prop_assert_eq!(pressure.status, Status::True);
             }

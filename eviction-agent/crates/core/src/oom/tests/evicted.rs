@@ -39,8 +39,8 @@ fn failed_eviction_explains_only_terminations_before_its_failure() {
 fn eviction_that_succeeded_explains_no_termination_of_a_restarted_container() {
     let mut engine = counting_engine();
     evict_a(&mut engine.engine, 1);
-    let result = EvictionResult { uid: "a".into(), result: Ok(()) };
-    step(&mut engine.engine, 2, Event::Evicted(result));
+    let result = Event::Evicted { uid: "a".into(), result: Ok(()) };
+    step(&mut engine.engine, 2, result);
     // The pod is selected again, and the executor rejects it. The first eviction still counts.
     evict_a(&mut engine.engine, 3);
     step(&mut engine.engine, 3, eviction_failed("a"));

@@ -10,7 +10,6 @@ use crate::fixture::arbitrary::{container_ended, inputs, oom_kill};
 use crate::fixture::{at, pod, policy, set};
 use crate::input::{Event, Input};
 use crate::oom::{EndHandling, OomUpdate};
-use crate::progress::EvictionResult;
 use crate::time::Timestamp;
 
 fn records() -> BoxedStrategy<Vec<Input>> {
@@ -18,7 +17,7 @@ fn records() -> BoxedStrategy<Vec<Input>> {
     4 => oom_kill().prop_map(|kill| Event::OomKill(Box::new(kill))),
     4 => container_ended().prop_map(|end| Event::ContainerEnded(Box::new(end))),
     1 => Just(Event::Pods(set(vec![pod("a", "1"), pod("b", "1")]))),
-    1 => Just(Event::Evicted(EvictionResult { uid: "a".into(), result: Err("left".into()) })),
+    1 => Just(Event::Evicted { uid: "a".into(), result: Err("left".into()) }),
     ];
     let close = (0..60i64).prop_map(at);
     prop::collection::vec((close, record).prop_map(|(at, event)| Input { at, event }), 0..60).boxed()
