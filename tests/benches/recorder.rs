@@ -22,7 +22,6 @@ use eviction_core::engine::Engine;
 use eviction_core::input::{ApiReachability, Event, Input};
 use eviction_core::pods::{KnownPod, PodSet};
 use eviction_core::policy::Policy;
-use eviction_core::progress::EvictionResult;
 use eviction_core::reading::Reading;
 use eviction_core::record::DecisionRecord;
 use eviction_core::snapshot::{
@@ -213,7 +212,7 @@ fn run(directory: &Path, seconds: u64, case: Case) -> Result<u64> {
                 evicted += 1;
                 let uid = node.engine.pods().pods()[eviction.pod as usize].pod.uid.clone();
                 node.used.retain(|used| used.pod.pod.uid != uid);
-                node.handle(at, Event::Evicted(EvictionResult { uid, result: Ok(()) }))?;
+                node.handle(at, Event::Evicted { uid, result: Ok(()) })?;
                 node.set_pods(at)?;
             }
         }

@@ -45,7 +45,7 @@ pub(super) struct CheckArgs {
 pub(super) fn check(args: CheckArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let CheckArgs { output, configuration, daemon_set, cgroup_root, disks, backends } = args;
     if let Some(name) = daemon_set {
-        let kubeconfig = configuration.cluster.kubeconfig.as_deref();
+        let kubeconfig = configuration.kubeconfig.as_deref();
         let ready = daemon::await_daemon_set(kubeconfig, &name, READY_TIMEOUT)?;
         if ready == 0 {
             let failure = Failure::failed(format!("DaemonSet {name}: no node is to have a pod of it"));

@@ -10,7 +10,7 @@ use clap::Args;
 use super::configuration::dry_run_parser;
 use super::output::{Out, VerbError, report_failure};
 use crate::daemon::{self, CleanedDir, DryRun};
-use eviction_kube::{Clean, DaemonSetName};
+use eviction_kube::{DaemonSetName, Leftovers};
 
 /// The timeout of the wait for the DaemonSet. Helm gives a hook 5 minutes.
 const READY_TIMEOUT: Duration = Duration::from_secs(180);
@@ -81,8 +81,8 @@ fn dir_text(dir: &Path, cleaned: &CleanedDir) -> String {
 }
 
 /// Returns a line for each removed condition and taint, in the format of kubectl.
-fn text(name: &str, clean: &Clean, dry_run: DryRun) -> String {
-    let Clean { taints, conditions } = clean;
+fn text(name: &str, clean: &Leftovers, dry_run: DryRun) -> String {
+    let Leftovers { taints, conditions } = clean;
     let dry = match dry_run {
         DryRun::None => "",
         DryRun::Client => " (dry run)",
@@ -101,12 +101,12 @@ mod tests {
 
     #[test]
     fn each_removed_object_has_a_line() {
-        let clean = Clean { taints: vec!["k:NoSchedule".into()], conditions: vec!["C".into()] };
+        let clean = Leftovers { taints: vec!["k:NoSchedule".into()], conditions: vec!["C".into()] };
         assert_eq!(
             text("n1", &clean, DryRun::None),
             "node/n1: taint k:NoSchedule removed\nnode/n1: condition C removed\n"
         );
-        let nothing = text("n1", &Clean::default(), DryRun::Server);
+        let nothing = text("n1", &Leftovers::default(), DryRun::Server);
         assert_eq!(nothing, "node/n1: nothing to remove (server dry run)\n");
         let cleaned = CleanedDir { undone: 2, removed: vec!["/r/a".into()], foreign: vec!["/r/b".into()] };
         let lines = "control files of pods written back: 2\n/r/a removed\n/r/b is not the agent's: stays\n";

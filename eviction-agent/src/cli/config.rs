@@ -21,7 +21,7 @@ pub(super) struct ConfigArgs {
 
 pub(super) fn config(args: ConfigArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let ConfigArgs { output, configuration } = args;
-    let cluster_settings = configuration.cluster.settings();
+    let cluster_settings = configuration.cluster_settings();
     let mut configured = EffectiveConfig::of(configuration.files()?.load()?);
     configured.settings.splice(0..0, cluster_settings);
     output.write(out, "the configuration", &configured, report)?;

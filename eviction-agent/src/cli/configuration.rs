@@ -1,7 +1,7 @@
 //! The options that select and override the configuration.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -12,58 +12,50 @@ use eviction_node::fs::FsPaths;
 
 use crate::daemon::{Action, Caller, ConfigurationFiles, DryRun, Failure, find_capacities};
 
-/// Where the configuration is, and what overrides it.
+/// Where the configuration is, what overrides it, and which node it is for.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Policy")]
 pub(super) struct ConfigurationArgs {
     /// AgentConfiguration file (eviction-agent.io/v1alpha1) [default: built-in defaults]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Policy")]
     config: Option<PathBuf>,
     /// Eviction rules to follow, in place of `profile` of the AgentConfiguration [default: kubelet]
-    #[arg(long, value_parser = profile_parser())]
+    #[arg(long, value_parser = profile_parser(), help_heading = "Policy")]
     profile: Option<Profile>,
-    #[command(flatten)]
-    kubelet: KubeletArgs,
+    /// KubeletConfiguration file (kubelet.config.k8s.io/v1beta1) with the eviction thresholds
+    /// [default: the kubelet's defaults]
+    #[arg(long, value_name = "FILE", help_heading = "Kubelet")]
+    kubelet_config: Option<PathBuf>,
+    /// Directory of drop-in files (*.conf) merged over the KubeletConfiguration file
+    #[arg(long, value_name = "DIR", help_heading = "Kubelet")]
+    kubelet_config_dir: Option<PathBuf>,
+    /// Read the running kubelet's configuration from its /configz endpoint (port 10250).
+    /// If the kubelet does not answer, its last known answer in --state-dir is used, else the files
+    #[arg(long, help_heading = "Kubelet")]
+    kubelet_configz: bool,
+    /// File with the CA certificates (PEM) that verify the kubelet's serving certificate
+    /// [default: the CA of the API server]
+    #[arg(long, value_name = "FILE", help_heading = "Kubelet")]
+    kubelet_certificate_authority: Option<PathBuf>,
+    /// Do not verify the kubelet's serving certificate. Insecure: any process that answers at the
+    /// kubelet's address gets the agent's token
+    #[arg(long, help_heading = "Kubelet")]
+    kubelet_insecure_tls: bool,
     /// File with the node's pods (a v1 PodList, JSON or YAML), used in place of the API server. `run` and
     /// `record` read it again when it changes, `check` checks it, and `config` does not read it
     #[arg(long, value_name = "FILE", conflicts_with = "node_name", help_heading = "Cluster")]
     pub(super) pods_file: Option<PathBuf>,
-    #[command(flatten)]
-    pub(super) cluster: ClusterArgs,
-    #[command(flatten)]
-    pub(super) capacity: CapacityArgs,
-    #[command(flatten)]
-    pub(super) service: ServiceArgs,
-}
-
-/// Where the kubelet's settings come from.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Kubelet")]
-struct KubeletArgs {
-    /// KubeletConfiguration file (kubelet.config.k8s.io/v1beta1) with the eviction thresholds
-    /// [default: the kubelet's defaults]
-    #[arg(long, value_name = "FILE")]
-    kubelet_config: Option<PathBuf>,
-    /// Directory of drop-in files (*.conf) merged over the KubeletConfiguration file
-    #[arg(long, value_name = "DIR")]
-    kubelet_config_dir: Option<PathBuf>,
-    /// Read the running kubelet's configuration from its /configz endpoint (port 10250).
-    /// If the kubelet does not answer, its last known answer in --state-dir is used, else the files
-    #[arg(long)]
-    kubelet_configz: bool,
-    /// File with the CA certificates (PEM) that verify the kubelet's serving certificate
-    /// [default: the CA of the API server]
-    #[arg(long, value_name = "FILE")]
-    kubelet_certificate_authority: Option<PathBuf>,
-    /// Do not verify the kubelet's serving certificate. Insecure: any process that answers at the
-    /// kubelet's address gets the agent's token
-    #[arg(long)]
-    kubelet_insecure_tls: bool,
-}
-
-/// What is done, and where HTTP is served.
-#[derive(Debug, Args)]
-pub(super) struct ServiceArgs {
+    /// Kubeconfig file for the API server [default in a pod: the pod's service account]
+    #[arg(long, value_name = "FILE", help_heading = "Cluster")]
+    pub(super) kubeconfig: Option<PathBuf>,
+    /// Name of this node's Node object [default: $NODE_NAME]
+    #[arg(long, value_name = "NAME", help_heading = "Cluster")]
+    node_name: Option<String>,
+    /// Memory capacity of the node, a Kubernetes quantity such as 8Gi [default: MemTotal]
+    #[arg(long, value_name = "QUANTITY", help_heading = "Testing")]
+    memory_capacity: Option<String>,
+    /// Number of process IDs the node has [default: the kernel's limit]
+    #[arg(long, value_name = "N", help_heading = "Testing")]
+    pub(super) pid_capacity: Option<u64>,
     /// What to do with the chosen pod, in place of `action` of the AgentConfiguration [default: none]
     #[arg(long, value_parser = action_parser(), help_heading = "Policy")]
     action: Option<Action>,
@@ -86,34 +78,6 @@ pub(super) struct ServiceArgs {
     /// `reclaim.criSocket` of the AgentConfiguration [default: the kubelet's containerRuntimeEndpoint]
     #[arg(long, value_name = "SOCKET", help_heading = "Policy")]
     cri_socket: Option<String>,
-}
-
-/// What the node has.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Testing")]
-pub(super) struct CapacityArgs {
-    /// Memory capacity of the node, a Kubernetes quantity such as 8Gi [default: MemTotal]
-    #[arg(long, value_name = "QUANTITY")]
-    memory_capacity: Option<String>,
-    /// Number of process IDs the node has [default: the kernel's limit]
-    #[arg(long, value_name = "N")]
-    pub(super) pid_capacity: Option<u64>,
-}
-
-impl CapacityArgs {
-    /// Returns the memory capacity in bytes, if it is given.
-    ///
-    /// # Errors
-    /// If it is not a quantity, or not positive.
-    pub(super) fn memory_bytes(&self) -> Result<Option<u64>, Failure> {
-        let Some(text) = &self.memory_capacity else { return Ok(None) };
-        let usage = |why: String| Failure::usage(format!("--memory-capacity {text}: {why}"));
-        let quantity = Quantity::parse(text).map_err(usage)?;
-        match u64::try_from(quantity.value()) {
-            Ok(bytes) if bytes > 0 => Ok(Some(bytes)),
-            _ => Err(usage("must be positive".to_owned())),
-        }
-    }
 }
 
 /// Where the node's disks are.
@@ -190,7 +154,12 @@ pub(super) fn profile_parser() -> impl TypedValueParser<Value = Profile> {
     ])
 }
 
-impl ServiceArgs {
+/// Set in every pod; also where the service account is found.
+const IN_CLUSTER: &str = "KUBERNETES_SERVICE_HOST";
+const NODE_NAME: &str = "NODE_NAME";
+const NODE_IP: &str = "NODE_IP";
+
+impl ConfigurationArgs {
     /// Sets the options of an agent that takes no action and may run beside another one.
     pub(super) fn observe_only(&mut self) -> Result<(), Failure> {
         if let Some(action @ (Action::Kill | Action::Evict)) = self.action {
@@ -201,76 +170,59 @@ impl ServiceArgs {
         self.listen_address.get_or_insert(SocketAddr::from(([127, 0, 0, 1], 0)));
         Ok(())
     }
-}
 
-impl ConfigurationArgs {
+    /// Returns the memory capacity in bytes, if it is given.
+    ///
+    /// # Errors
+    /// If it is not a quantity, or not positive.
+    pub(super) fn memory_bytes(&self) -> Result<Option<u64>, Failure> {
+        let Some(text) = &self.memory_capacity else { return Ok(None) };
+        let usage = |why: String| Failure::usage(format!("--memory-capacity {text}: {why}"));
+        let quantity = Quantity::parse(text).map_err(usage)?;
+        match u64::try_from(quantity.value()) {
+            Ok(bytes) if bytes > 0 => Ok(Some(bytes)),
+            _ => Err(usage("must be positive".to_owned())),
+        }
+    }
+
     /// Returns the location of this node's configuration, and the overrides of the command line.
     ///
     /// # Errors
     /// If options contradict each other, or the memory capacity is not valid.
     pub(super) fn files(self) -> Result<ConfigurationFiles, Failure> {
-        let Self { config, profile, kubelet, pods_file, cluster, capacity, service } = self;
-        let in_cluster = cluster.has_pods(pods_file.as_deref());
-        let capacities = find_capacities(capacity.memory_bytes()?, capacity.pid_capacity);
-        let KubeletArgs {
-            kubelet_config,
-            kubelet_config_dir,
-            kubelet_configz,
-            kubelet_certificate_authority,
-            kubelet_insecure_tls,
-        } = kubelet;
-        let ServiceArgs { action, dry_run, listen_address, cri_socket } = service;
-        if let (Some(action @ (Action::None | Action::Kill)), Some(DryRun::Server)) = (action, dry_run) {
+        let capacities = find_capacities(self.memory_bytes()?, self.pid_capacity);
+        if let (Some(action @ (Action::None | Action::Kill)), Some(DryRun::Server)) =
+            (self.action, self.dry_run)
+        {
             let error = "only --action evict sends requests to the API server";
             return Err(Failure::usage(format!("--dry-run=server with --action {action}: {error}"))
                 .help("use --dry-run=client"));
         }
+        // Pods come from a cluster if it is named, or if the agent runs in a pod.
+        let is_named = self.kubeconfig.is_some() || self.node_name.is_some();
+        let in_cluster = self.pods_file.is_none() && (is_named || std::env::var_os(IN_CLUSTER).is_some());
         Ok(ConfigurationFiles {
-            kubelet: kubelet_config,
-            kubelet_drop_ins: kubelet_config_dir,
-            kubelet_configz,
-            kubelet_certificate_authority,
-            kubelet_insecure_tls,
-            caller: cluster.caller(),
+            caller: Caller {
+                node_name: self.node_name().map(|(name, _)| name),
+                kubeconfig: self.kubeconfig,
+                node_ip: variable(NODE_IP),
+            },
+            kubelet: self.kubelet_config,
+            kubelet_drop_ins: self.kubelet_config_dir,
+            kubelet_configz: self.kubelet_configz,
+            kubelet_certificate_authority: self.kubelet_certificate_authority,
+            kubelet_insecure_tls: self.kubelet_insecure_tls,
             last_configz: None,
-            agent: config,
-            profile,
-            action,
-            dry_run,
-            listen_address,
-            cri_socket,
+            agent: self.config,
+            profile: self.profile,
+            action: self.action,
+            dry_run: self.dry_run,
+            listen_address: self.listen_address,
+            cri_socket: self.cri_socket,
             recorder_directory: None,
             in_cluster,
             capacities,
         })
-    }
-}
-
-/// Set in every pod; also where the service account is found.
-const IN_CLUSTER: &str = "KUBERNETES_SERVICE_HOST";
-const NODE_NAME: &str = "NODE_NAME";
-const NODE_IP: &str = "NODE_IP";
-
-/// The API server that the pods come from, and the node.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Cluster")]
-pub(super) struct ClusterArgs {
-    /// Kubeconfig file for the API server [default in a pod: the pod's service account]
-    #[arg(long, value_name = "FILE")]
-    pub(super) kubeconfig: Option<PathBuf>,
-    /// Name of this node's Node object [default: $NODE_NAME]
-    #[arg(long, value_name = "NAME")]
-    node_name: Option<String>,
-}
-
-impl ClusterArgs {
-    /// Returns the credentials for requests to the kubelet.
-    fn caller(&self) -> Caller {
-        Caller {
-            kubeconfig: self.kubeconfig.clone(),
-            node_name: self.node_name().map(|(name, _)| name),
-            node_ip: variable(NODE_IP),
-        }
     }
 
     fn node_name(&self) -> Option<(String, Origin)> {
@@ -278,8 +230,8 @@ impl ClusterArgs {
         given.or_else(|| Some((variable(NODE_NAME)?, Origin::Environment(NODE_NAME.to_owned()))))
     }
 
-    /// Returns the options that are not part of an AgentConfiguration, each with its origin.
-    pub(super) fn settings(&self) -> Vec<Setting> {
+    /// Returns the options of the cluster, which are not part of an AgentConfiguration, each with its origin.
+    pub(super) fn cluster_settings(&self) -> Vec<Setting> {
         let setting = |path: &str, value: String, origin| Setting { path: path.to_owned(), value, origin };
         let kubeconfig = self
             .kubeconfig
@@ -287,14 +239,6 @@ impl ClusterArgs {
             .map(|file| setting("--kubeconfig", file.display().to_string(), Origin::CommandLine));
         let name = self.node_name().map(|(name, origin)| setting("--node-name", name, origin));
         kubeconfig.into_iter().chain(name).collect()
-    }
-
-    /// Returns whether pods come from a cluster: there is no pods file, and a cluster is named or the agent
-    /// runs in a pod.
-    fn has_pods(&self, pods_file: Option<&Path>) -> bool {
-        let Self { kubeconfig, node_name } = self;
-        let is_named = kubeconfig.is_some() || node_name.is_some();
-        pods_file.is_none() && (is_named || std::env::var_os(IN_CLUSTER).is_some())
     }
 }
 

@@ -31,32 +31,29 @@ pub(super) struct RecordArgs {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum RecordVerb {
-    Snapshot(SnapshotArgs),
-}
-
-/// Copy the end of a recording, which an agent may be writing, into one file
-#[derive(Debug, Args)]
-pub(super) struct SnapshotArgs {
-    /// The recording: a directory of `recorder.directory`
-    #[arg(value_name = "DIR")]
-    directory: PathBuf,
-    /// File to write, NAME.rec.zst, or - for standard output
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// So long before the end of the recording; the copy begins with the segment of that time
-    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
-    last: SignedDuration,
+    /// Copy the end of a recording, which an agent may be writing, into one file
+    Snapshot {
+        /// The recording: a directory of `recorder.directory`
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+        /// File to write, NAME.rec.zst, or - for standard output
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// So long before the end of the recording; the copy begins with the segment of that time
+        #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
+        last: SignedDuration,
+    },
 }
 
 /// Runs the agent without actions, and records.
 pub(super) fn record(mut args: RecordArgs) -> Result<ExitCode, VerbError> {
-    args.run.configuration.service.observe_only()?;
+    args.run.configuration.observe_only()?;
     run::run(args.run, Some(args.directory.unwrap_or_default()))
 }
 
 /// Copies the end of a recording.
 pub(super) fn copy(verb: &RecordVerb, out: &mut Out) -> Result<ExitCode, VerbError> {
-    let RecordVerb::Snapshot(SnapshotArgs { directory, file, last }) = verb;
+    let RecordVerb::Snapshot { directory, file, last } = verb;
     let last = last.unsigned_abs();
     let failed = |error: std::io::Error| {
         Failure::because(format!("copy {} to {}", directory.display(), file.display()), &error)

@@ -55,8 +55,8 @@ pub(super) fn run(args: RunArgs, recorder_directory: Option<PathBuf>) -> Result<
         bpf_debug_log,
     } = args;
     let pods_file = configuration.pods_file.clone();
-    let memory_capacity = configuration.capacity.memory_bytes()?;
-    let pid_capacity = configuration.capacity.pid_capacity;
+    let memory_capacity = configuration.memory_bytes()?;
+    let pid_capacity = configuration.pid_capacity;
     let files = configuration.files()?;
     daemon::run(Options {
         configuration: ConfigurationFiles { recorder_directory, ..files },

@@ -13,8 +13,8 @@ use super::output::{Out, VerbError};
 use super::report::WindowArgs;
 use crate::daemon::{Failure, start_runtime};
 use crate::report::live::LiveReport;
-use crate::report::{Report, random_hex};
-use crate::telemetry::http::page::{PageRequest, serve};
+use crate::report::random_hex;
+use crate::report::server::{CurrentReport, serve};
 use crate::telemetry::live::EventCursor;
 use crate::telemetry::live::state::NodeState;
 use std::io::Write as _;
@@ -37,9 +37,6 @@ pub(super) struct UiArgs {
     listen_address: SocketAddr,
 }
 
-/// The current report, or the error because of which there is none.
-type CurrentReport = Arc<Mutex<Result<Report, String>>>;
-
 /// Runs the verb until a signal ends it.
 pub(super) fn run(args: UiArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let address = args.listen_address;
@@ -58,14 +55,7 @@ pub(super) fn run(args: UiArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let bound = listener.local_addr().map_err(failed)?;
     writeln!(out, "http://{bound}/{token}/")?;
     out.flush()?;
-    let body = move |request| {
-        let report = current.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        match request {
-            PageRequest::Page => report.html().map_err(|error| error.to_string()),
-            PageRequest::Data => Ok(report.json()),
-        }
-    };
-    runtime.block_on(serve(listener, token, body));
+    runtime.block_on(serve(listener, token, current));
     Ok(ExitCode::SUCCESS)
 }
 

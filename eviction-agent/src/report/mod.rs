@@ -5,6 +5,7 @@ pub mod live;
 mod markdown;
 pub mod recording;
 mod series;
+pub(crate) mod server;
 #[cfg(test)]
 mod tests;
 

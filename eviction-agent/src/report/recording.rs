@@ -33,7 +33,7 @@ pub type Window = (Timestamp, Timestamp);
 /// recording and returns the part to report.
 ///
 /// # Errors
-/// If the recording cannot be found, or has no sample in that time.
+/// If the recording cannot be found or read, or has no sample in that time.
 pub fn read(path: &Path, window: impl FnOnce(Window) -> Window) -> Result<Report, String> {
     read_with(path, window, EVENTS)
 }
@@ -57,18 +57,22 @@ fn read_with(
     max_events: usize,
 ) -> Result<Report, String> {
     let failed = |error: io::Error| format!("read {}: {error}", path.display());
-    let (mut recorded, mut all) = (BTreeSet::new(), None);
-    for item in Items::of(path).map_err(failed)?.flatten() {
+    let (mut recorded, mut all, mut unreadable) = (BTreeSet::new(), None, None);
+    for item in Items::of(path).map_err(failed)? {
         match item {
-            Item::Decision(record) => recorded.extend(decision_time(&record)),
-            Item::Input(Input { at, .. }) | Item::Usage(at, _) => {
+            Ok(Item::Decision(record)) => recorded.extend(decision_time(&record)),
+            Ok(Item::Input(Input { at, .. }) | Item::Usage(at, _)) => {
                 let (from, to) = all.unwrap_or((at, at));
                 all = Some((from.min(at), to.max(at)));
             }
-            _ => {}
+            Ok(_) => {}
+            Err(error) => drop(unreadable.get_or_insert(error.text)),
         }
     }
-    let Some(all) = all else { return Err(format!("read {}: no input in the recording", path.display())) };
+    let Some(all) = all else {
+        let no_input = || format!("read {}: no input in the recording", path.display());
+        return Err(unreadable.unwrap_or_else(no_input));
+    };
     let (from, to) = window(all);
     let (from, to) = (from.max(all.0), to.min(all.1));
     if from > to {
@@ -179,12 +183,12 @@ impl Builder {
             }
             Event::Reclaimed(Ok(snapshot)) => self.signals(*at, &snapshot.node, engine),
             Event::ApiServer(reach) => self.log(*at, LogEvent::kube_api(*reach)),
-            Event::Evicted(result) => {
+            Event::Evicted { uid, result } => {
                 let name = self
                     .pods
-                    .get(&result.uid)
-                    .map_or_else(|| result.uid.to_string(), |it| format!("{}/{}", it.namespace, it.pod));
-                let (severity, text) = match &result.result {
+                    .get(uid)
+                    .map_or_else(|| uid.to_string(), |it| format!("{}/{}", it.namespace, it.pod));
+                let (severity, text) = match result {
                     Ok(()) => ("info", "terminated".to_owned()),
                     Err(NotEvicted::Failed(why)) => ("warning", format!("failed: {why}")),
                     Err(NotEvicted::PdbDenied) => ("warning", "denied by a PodDisruptionBudget".to_owned()),

@@ -5,7 +5,6 @@ use std::path::Path;
 use eviction_core::fixture::{at, hard, memory_of, node, pod, policy, set_by, snapshot};
 use eviction_core::input::{Event, Input};
 use eviction_core::pod::Pod;
-use eviction_core::progress::EvictionResult;
 use eviction_core::reading::Reading;
 use eviction_core::snapshot::NodeStats;
 
@@ -96,7 +95,7 @@ fn record(directory: &Path, seconds: i64, pods: usize) {
             (hog, terminates_at) = (Some(format!("hog-{second}")), None);
         } else if terminates_at == Some(second) {
             let uid: Box<str> = hog.take().unwrap_or_default().into();
-            apply(&mut engine, second, Event::Evicted(EvictionResult { uid, result: Ok(()) }));
+            apply(&mut engine, second, Event::Evicted { uid, result: Ok(()) });
         }
         if hog != before {
             let name = |uid: &str| if uid == "hog-1" { HOSTILE.into() } else { uid.into() };

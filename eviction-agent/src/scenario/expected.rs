@@ -107,9 +107,8 @@ impl ExpectedStep {
                 ignored_annotations: evaluation
                     .candidates
                     .iter()
-                    .filter_map(|candidate| Some((&candidate.pod, candidate.protection.as_ref()?)))
-                    .flat_map(|(pod, protection)| {
-                        protection.ignored_annotations.iter().map(|ignored| of_pod(pod, ignored))
+                    .flat_map(|candidate| {
+                        candidate.protection.ignored.iter().map(|ignored| of_pod(&candidate.pod, ignored))
                     })
                     .collect(),
                 ..step

@@ -18,7 +18,8 @@ use eviction_core::snapshot::MemoryDetail;
 use eviction_core::time::Timestamp;
 use eviction_kube::pods::Pod;
 
-/// A scenario with its expected outcomes.
+/// A scenario with its expected outcomes. Other keys are ignored: the oracle adds the text with which the kubelet's
+/// code panicked.
 #[derive(Debug, Deserialize)]
 pub struct Case {
     /// The scenario.
@@ -30,10 +31,13 @@ pub struct Case {
 
 /// The inputs of a node and its pods.
 #[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Scenario {
     /// The name.
     pub name: String,
+    /// The problem, and why the outcome is correct.
+    #[serde(default)]
+    pub description: String,
     /// The KubeletConfiguration of the node.
     #[serde(default)]
     pub kubelet_configuration: Value,
@@ -53,7 +57,7 @@ pub struct Scenario {
 
 /// The file systems of the node.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Filesystems {
     /// Whether images are on a separate file system.
     pub dedicated_image_fs: bool,
@@ -63,7 +67,7 @@ pub struct Filesystems {
 
 /// One sync.
 #[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Step {
     /// The time of the sync.
     pub at: Timestamp,
@@ -102,6 +106,12 @@ pub struct Step {
     /// The error because of which it is unknown whether that file system is split.
     #[serde(default)]
     pub container_fs_info_error: String,
+    /// The error of removing images. It has no effect, because only the sample after node reclaim counts.
+    #[serde(default)]
+    pub image_gc_error: String,
+    /// The error of removing containers. It has no effect either.
+    #[serde(default)]
+    pub container_gc_error: String,
     /// The error of each kill.
     #[serde(default)]
     pub kill_error: String,

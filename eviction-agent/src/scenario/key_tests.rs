@@ -17,7 +17,7 @@ use eviction_core::input::Event;
 use eviction_core::oom::OomKill;
 use eviction_core::pod::{EmptyDir, Owner, Pod, Volume};
 use eviction_core::policy::Policy;
-use eviction_core::progress::{EvictionResult, NotEvicted};
+use eviction_core::progress::NotEvicted;
 use eviction_core::record::DecisionRecord;
 
 const UIDS: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -126,7 +126,7 @@ fn replay_and_compare(profile: &str, events: Vec<(i64, TestEvent)>) -> Result<us
             }
             TestEvent::EvictionEnds(pod, result) => {
                 let uid: Box<str> = UIDS[pod].into();
-                step(&mut engine, now, Event::Evicted(EvictionResult { uid, result }));
+                step(&mut engine, now, Event::Evicted { uid, result });
             }
             TestEvent::PodTerminates(pod) => {
                 active.retain(|it| *it.uid != *UIDS[pod]);

@@ -40,10 +40,17 @@ impl Playback {
     /// # Errors
     /// If the recording cannot be found, or has no sample.
     pub fn open(path: &Path) -> io::Result<(Self, Vec<Timestamp>)> {
-        let (mut files, mut samples) = (Vec::new(), Vec::new());
+        let (mut files, mut samples, mut unreadable) = (Vec::new(), Vec::new(), None);
         for file in find(path)? {
             let (before, mut begin) = (samples.len(), None);
-            for item in Items::of_files([file.clone()]).flatten() {
+            for item in Items::of_files([file.clone()]) {
+                let item = match item {
+                    Ok(item) => item,
+                    Err(error) => {
+                        unreadable.get_or_insert(error.text);
+                        continue;
+                    }
+                };
                 begin = begin.or(time(&item));
                 if let Item::Usage(at, _) | Item::Input(Input { at, event: Event::Sample(_) }) = item {
                     samples.push(at);
@@ -54,7 +61,10 @@ impl Playback {
         samples.sort();
         samples.dedup();
         match samples.is_empty() {
-            true => Err(io::Error::new(io::ErrorKind::NotFound, "no sample in the recording")),
+            true => {
+                let why = unreadable.map_or_else(String::new, |why| format!(": {why}"));
+                Err(io::Error::new(io::ErrorKind::NotFound, format!("no sample in the recording{why}")))
+            }
             // The first `seek` goes back to its time.
             false => Ok((Self { files, at: Timestamp::MAX, ..Self::default() }, samples)),
         }
@@ -123,9 +133,10 @@ impl Playback {
     /// Explains the rank of a pod at the current time.
     pub fn explain(&self, uid: &str) -> Vec<String> {
         let Some(sample) = self.pods.newest() else { return Vec::new() };
-        let ranking = sample.ranking(Signal::MemoryAvailable);
-        let index = ranking.candidates.iter().position(|it| *it.pod.uid == *uid);
-        index.map_or_else(Vec::new, |index| explain_rank(&ranking, index))
+        let signal = Signal::MemoryAvailable;
+        let ranking = sample.ranking(signal);
+        let index = ranking.iter().position(|it| *it.pod.uid == *uid);
+        index.map_or_else(Vec::new, |index| explain_rank(signal, &ranking, index))
     }
 }
 

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use eviction_core::engine::Engine;
 use eviction_core::fixture::{at, hard, memory_of, node, pod, policy, quantity, set_by, snapshot};
 use eviction_core::input::{Event, Input};
-use eviction_core::progress::EvictionResult;
 use eviction_core::record::DecisionRecord;
 use eviction_core::signal::Signal::MemoryAvailable;
 
+use super::playback::Playback;
 use super::recording::verify;
 use super::what_if::{Changes, Comparison, compare};
+use crate::report;
+use crate::telemetry::recording::reader::{Item, Items};
 use crate::telemetry::recording::tests::{key_of, limits};
 use crate::telemetry::recording::writer::Writer;
 use crate::telemetry::recording::{Header, Key, Recorded};
@@ -57,8 +59,8 @@ fn record(directory: &Path, boot: &str) {
         let sample = snapshot(node(available, 900, at(second)), used);
         apply(&mut engine, second, Event::Sample(sample));
         if second == 5 {
-            let result = EvictionResult { uid: "a".into(), result: Ok(()) };
-            apply(&mut engine, second, Event::Evicted(result));
+            let result = Event::Evicted { uid: "a".into(), result: Ok(()) };
+            apply(&mut engine, second, result);
             apply(&mut engine, second, Event::Pods(Arc::clone(&rest)));
         }
     }
@@ -118,10 +120,8 @@ fn differing_decision_is_reported_with_its_field() {
     // The same inputs with another decision.
     let other = tempfile::tempdir().unwrap();
     let mut writer = Writer::open(limits(other.path()), Header::default()).unwrap();
-    let mut reader = crate::telemetry::recording::reader::Segment::open(&segment).unwrap();
-    while let Some(item) = reader.next_item().unwrap() {
-        use crate::telemetry::recording::reader::Item;
-        let recorded = match item {
+    for item in Items::of_files([segment]) {
+        let recorded = match item.unwrap() {
             Item::Key(key) => Recorded::Key(key),
             Item::Input(input) => Recorded::Input(input),
             Item::Pods(at, pods) if !pods.is_empty() => {
@@ -230,9 +230,9 @@ fn invalid_changes_are_rejected() {
     assert_eq!(error_of(changes), "no such pod in the recording: default/none");
 }
 
-/// The file with the first version 2 recording, in hexadecimal digits.
+/// The file with the first version 3 recording, in hexadecimal digits.
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recording-v2.hex")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recording-v3.hex")
 }
 
 /// Returns the golden file as a recording.
@@ -257,4 +257,21 @@ fn the_first_recordings_can_still_be_read() {
     let verified = verify(folder.path()).unwrap();
     assert!(verified.same == 1 && verified.different.is_empty(), "{verified:?}");
     assert!(verified.errors.is_empty(), "{verified:?}");
+}
+
+#[test]
+fn a_recording_of_an_earlier_version_is_an_error_with_the_versions() {
+    let folder = golden_recording();
+    let file = folder.path().join("00000000-golden.rec");
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[6] = 2;
+    fs::write(&file, bytes).unwrap();
+    let why = "format version 2 is not supported, this program reads version 3";
+    let expected = format!("read {}: {why}", file.display());
+    let verified = verify(folder.path()).unwrap();
+    assert!(verified.errors[0].text == expected && !verified.errors[0].is_cut, "{verified:?}");
+    assert_eq!(report::recording::read(folder.path(), |all| all).unwrap_err(), expected);
+    assert_eq!(compare(folder.path(), &Changes::default()).unwrap_err(), expected);
+    let error = Playback::open(folder.path()).map(drop).unwrap_err().to_string();
+    assert_eq!(error, format!("no sample in the recording: {expected}"));
 }

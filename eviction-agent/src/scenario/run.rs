@@ -37,7 +37,8 @@ pub struct ExplainedScenario {
 /// # Errors
 /// If the scenario contradicts itself. An error of its configuration is an outcome.
 pub fn run(scenario: Scenario, overrides: &Overrides) -> Result<ExplainedScenario, String> {
-    let Scenario { name, kubelet_configuration, agent_configuration, filesystems, pods, steps } = scenario;
+    let Scenario { name, kubelet_configuration, agent_configuration, filesystems, pods, steps, .. } =
+        scenario;
     let pods: Vec<Pod> = pods.into_iter().map(Pod::from).collect();
     validate(&pods, &steps)?;
     let outcome = Outcome { name, ..Outcome::default() };

@@ -14,7 +14,6 @@ use eviction_core::message::{REASON_EVICTED, REASON_THRESHOLD_MET, announcement}
 use eviction_core::pod::{Pod, PodCondition};
 use eviction_core::pods::{KnownPod, PodSet};
 use eviction_core::policy::Policy;
-use eviction_core::progress::EvictionResult;
 use eviction_core::reading::UnknownReason;
 use eviction_core::record::{DecisionRecord, EvictionRecord, RecordSubject};
 use eviction_core::signal::Resource;
@@ -136,7 +135,7 @@ impl Simulator {
     fn report_result(&mut self, step: &Step, uid: &str, state: PodState, error: &str) {
         self.set_state(uid, state);
         let result = if error.is_empty() { Ok(()) } else { Err(error.into()) };
-        self.step_engine(step, Event::Evicted(EvictionResult { uid: uid.into(), result }));
+        self.step_engine(step, Event::Evicted { uid: uid.into(), result });
     }
 
     fn active(&self, step: &Step) -> Vec<Arc<KnownPod>> {
@@ -160,10 +159,8 @@ impl Simulator {
         if !step.disk_info_error.is_empty() {
             return Err(UnknownReason::Failed);
         }
-        Ok(DiskLayout {
-            dedicated_image_fs,
-            split_image_fs: split_image_fs && step.container_fs_info_error.is_empty(),
-        })
+        let split_image_fs = split_image_fs && step.container_fs_info_error.is_empty();
+        Ok(DiskLayout { dedicated_image_fs, split_image_fs })
     }
 
     fn apply_actions(

@@ -82,6 +82,44 @@ fn absent_fields_have_defaults_and_unknown_fields_are_rejected() {
 }
 
 #[test]
+fn a_misspelled_key_is_an_error_that_names_it_and_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("case.json");
+    for (key, text) in [
+        (
+            "pod",
+            r#"{"scenario": {"name": "a",
+            "pod": []}}"#,
+        ),
+        (
+            "splitImageFS",
+            r#"{"scenario": {"name": "a",
+            "filesystems": {"splitImageFS": true}}}"#,
+        ),
+        (
+            "sumary",
+            r#"{"scenario": {"name": "a", "steps": [
+            {"at": "2026-01-05T08:00:00Z", "sumary": null}]}}"#,
+        ),
+        (
+            "killsInPods",
+            r#"{"scenario": {"name": "a"}, "expected": [{"steps": [{"report": {"oomKills": [
+            {"pid": 1, "limitScope": "container", "victim": "init", "killsInPods": 2}]}}]}]}"#,
+        ),
+        (
+            "causes",
+            r#"{"scenario": {"name": "a"}, "expected": [{"steps": [{"report": {"terminations": [
+            {"uid": "b", "container": "c", "causes": "other", "explanation": "other"}]}}]}]}"#,
+        ),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let error = read::cases(&file).next().unwrap().unwrap_err();
+        let start = format!("parse {}:2: unknown field `{key}`", file.display());
+        assert!(error.starts_with(&start), "{error}");
+    }
+}
+
+#[test]
 fn scenarios_are_read_from_streams_and_from_values_over_several_lines() {
     let folder = tempfile::tempdir().unwrap();
     let read = |name: &str, text: &str| {

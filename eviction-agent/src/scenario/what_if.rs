@@ -16,7 +16,6 @@ use eviction_core::decision::{Action, Decision};
 use eviction_core::engine::Engine;
 use eviction_core::input::{Event, Input};
 use eviction_core::pod::Pod;
-use eviction_core::progress::EvictionResult;
 use eviction_core::reading::Reading;
 use eviction_core::signal::Signal;
 use eviction_core::signal_filter::observe;
@@ -82,13 +81,18 @@ impl Comparison {
 /// Compares a recording with itself under changes.
 ///
 /// # Errors
-/// If the recording cannot be found, the changes make no valid configuration, or name a pod that the
+/// If the recording cannot be found or read, the changes make no valid configuration, or name a pod that the
 /// recording does not have.
 pub fn compare(path: &Path, changes: &Changes) -> Result<Comparison, String> {
     let recorded = Replay::of(path).map_err(|error| format!("read {}: {error}", path.display()))?;
     let mut replays = ParallelReplay { changes: changes.clone(), recorded, ..ParallelReplay::default() };
     while let Some((item, decision)) = replays.recorded.next() {
         replays.take(&item, decision.as_ref())?;
+    }
+    if replays.what_if.is_none()
+        && let Some(error) = replays.recorded.errors.first()
+    {
+        return Err(error.text.clone());
     }
     replays.comparison.errors = replays.recorded.errors.into_iter().map(|error| error.text).collect();
     let named = changes.requests.keys().chain(changes.priorities.keys());
@@ -174,7 +178,7 @@ impl ParallelReplay {
                 Err(_) => return Ok(()),
             },
             // Results of evictions that did not happen under the changes.
-            Event::Evicted(result) if self.surviving.contains_key(&result.uid) => return Ok(()),
+            Event::Evicted { uid, .. } if self.surviving.contains_key(uid) => return Ok(()),
             Event::Executing { .. } if self.projected => return Ok(()),
             other => other.clone(),
         };
@@ -234,7 +238,7 @@ impl ParallelReplay {
         }
         for uid in due {
             self.surviving.remove(&uid);
-            engine.step(Input { at, event: Event::Evicted(EvictionResult { uid, result: Ok(()) }) });
+            engine.step(Input { at, event: Event::Evicted { uid, result: Ok(()) } });
         }
         self.update_pods(at);
     }

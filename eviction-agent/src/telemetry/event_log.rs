@@ -4,7 +4,6 @@
 mod cgroups;
 mod line;
 mod node_reclaim;
-mod pods;
 mod text;
 
 use std::collections::BTreeMap;
@@ -14,6 +13,7 @@ use serde::Serialize;
 
 use eviction_core::input::ApiReachability;
 use eviction_core::record::{EvaluationRecord, ThresholdRecord};
+use eviction_core::signal::Signal;
 use eviction_node::backend::BackendInfo;
 use eviction_node::cgroup::pods::Pods as CgroupPods;
 use eviction_node::pod_index::PodIndex;
@@ -26,8 +26,6 @@ pub use eviction_core::pod::PodRef;
 pub use line::{Line, Severity};
 pub use node_reclaim::NodeReclaim;
 pub(crate) use node_reclaim::RESULTS as RECLAIM_RESULTS;
-pub(crate) use pods::FREEZE_STATES;
-pub use pods::{KernelKill, PodFreeze};
 
 /// The maximum number of printed items of a list. Further items are only counted.
 pub(crate) const LISTED: usize = eviction_core::oom::LISTED;
@@ -42,6 +40,9 @@ pub(crate) fn bounded<T>(mut items: impl Iterator<Item = T>) -> (Vec<T>, usize) 
 fn is_zero(count: &usize) -> bool {
     *count == 0
 }
+
+/// The states of [`Event::PodFreeze`].
+pub(crate) const FREEZE_STATES: [&str; 4] = ["frozen", "thawed", "dry_run", "failed"];
 
 /// The backend name of a source without a backend.
 pub const NO_BACKEND: &str = "none";
@@ -81,7 +82,7 @@ pub enum Event {
     /// The configuration changed.
     ConfigChange(ConfigChange),
     /// Events of BPF programs were lost or invalid.
-    BpfEventsLost(BpfEventsLost),
+    BpfEventsLost { lost: u64, invalid: u64, map_full: u64 },
     /// A cgroup forks too fast, or is near its limit of tasks.
     TaskAlarm(TaskAlarm),
     /// A cgroup is near its memory limit, or no longer.
@@ -92,7 +93,14 @@ pub enum Event {
     /// The API server became unreachable, or reachable again.
     KubeApi { state: &'static str },
     /// A pod was frozen because the API server is unavailable, or was thawed.
-    PodFreeze(PodFreeze),
+    PodFreeze {
+        #[serde(flatten)]
+        pod: PodRef,
+        pod_uid: String,
+        state: &'static str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
     /// The agent stops.
     Stopped { reason: String },
 }
@@ -316,12 +324,26 @@ impl ConfigChange {
     }
 }
 
-/// See [`Event::BpfEventsLost`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct BpfEventsLost {
-    pub lost: u64,
-    pub invalid: u64,
-    pub map_full: u64,
+/// See [`Event::KernelKill`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KernelKill {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decision_id: Option<String>,
+    #[serde(flatten)]
+    pub pod: PodRef,
+    pub pod_uid: String,
+    pub pid: u32,
+    pub comm: String,
+    pub signal: Signal,
+    pub threshold_bytes: u64,
+    pub available: u64,
+    pub growth: u64,
+    pub usage: u64,
+    pub armed_mono_ns: u64,
+    pub killed_mono_ns: u64,
+    pub received_mono_ns: u64,
 }
 
 impl Event {

@@ -209,8 +209,8 @@ impl TelemetryExporter {
                 self.metrics.task_alarms.with([alarm.alarm]).inc();
             }
             Event::NodeReclaim(reclaim) => self.count_reclaimed(reclaim),
-            Event::PodFreeze(freeze) => {
-                self.metrics.pod_freezes.with([freeze.state]).inc();
+            Event::PodFreeze { state, .. } => {
+                self.metrics.pod_freezes.with([*state]).inc();
             }
             Event::Backend(backend) => self.backend(backend),
             Event::ContainerTerminated(terminated) => {

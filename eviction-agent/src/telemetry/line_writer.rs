@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use prometheus_client::metrics::counter::Counter;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::spsc::{Next, Receiver, Sender, channel};
+use crate::spsc::{Receiver, Sender, channel};
 
 /// The number of lines that can wait for the reader: with the events in the telemetry queue, enough for
 /// some thousand kills.
@@ -158,7 +158,7 @@ fn write(mut out: impl Write, mut lines: Receiver<Box<[u8]>>, dropped: &Counter)
             batch.extend_from_slice(&line);
             count += u64::from(!has_ended);
             let has_room = !has_ended && batch.len() < BATCH;
-            next = if has_room && let Next::Value(line) = lines.next() { Some(line) } else { None };
+            next = if has_room { lines.try_recv().ok() } else { None };
         }
         let Err(error) = out.write_all(&batch).and_then(|()| out.flush()) else {
             was_lost = false;

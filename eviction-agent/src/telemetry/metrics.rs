@@ -21,7 +21,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
-use eviction_bpf::{EventClass, LossCounters, suppressed_reasons};
+use eviction_bpf::{EventClass, LossCounters, Suppressed};
 use eviction_core::signal::{NodeCondition, Resource, Signal};
 use eviction_core::signal_filter::Implausible;
 
@@ -286,7 +286,7 @@ metrics! {
     /// Times that a reason came up not to set a kill order near a threshold.
     Node kernel_kill_not_armed: Counter["reason"] = "kernel_kill_not_armed";
     /// Armed kill orders that the BPF programs did not carry out at a crossing.
-    Node kernel_kill_suppressed: Counter["reason"] = "kernel_kill_suppressed", from suppressed_reasons();
+    Node kernel_kill_suppressed: Counter["reason"] = "kernel_kill_suppressed", from Suppressed::ALL.map(Suppressed::name);
     /// Time of the last iteration of the control loop, since the Unix epoch.
     Node last_iteration: SecondsGauge = "control_loop_last_iteration_timestamp_seconds";
     /// 1 while the control loop is stalled.
@@ -325,15 +325,13 @@ metrics! {
     Process process_open_fds: OptionalGauge = "process_open_fds";
 }
 
-/// The metric families of signals with the same unit.
-#[derive(Clone, Copy, Debug)]
-pub struct SignalFamilies<'a> {
-    /// The family `signal_available_…`.
-    pub available: &'a Family<1, OptionalGauge>,
-    /// The family `signal_capacity_…`.
-    pub capacity: &'a Family<1, OptionalGauge>,
-    /// The family `threshold_…`.
-    pub thresholds: &'a Family<3, OptionalGauge>,
+/// Returns the family whose unit is that of the signal.
+fn of_unit<F>(signal: Signal, [bytes, inodes, pids]: [&F; 3]) -> &F {
+    match signal.resource() {
+        Resource::Memory | Resource::EphemeralStorage => bytes,
+        Resource::Inodes => inodes,
+        Resource::Pids => pids,
+    }
 }
 
 impl Metrics {
@@ -360,18 +358,21 @@ impl Metrics {
         metrics
     }
 
-    /// Returns the metric families of a signal.
-    pub fn of_signal(&self, signal: Signal) -> SignalFamilies<'_> {
-        let (available, capacity, thresholds) = match signal.resource() {
-            Resource::Memory | Resource::EphemeralStorage => {
-                (&self.signal_available_bytes, &self.signal_capacity_bytes, &self.threshold_bytes)
-            }
-            Resource::Inodes => {
-                (&self.signal_available_inodes, &self.signal_capacity_inodes, &self.threshold_inodes)
-            }
-            Resource::Pids => (&self.signal_available_pids, &self.signal_capacity_pids, &self.threshold_pids),
-        };
-        SignalFamilies { available, capacity, thresholds }
+    /// Returns the family `signal_available_…` of a signal.
+    pub fn signal_available(&self, signal: Signal) -> &Family<1, OptionalGauge> {
+        let Self { signal_available_bytes, signal_available_inodes, signal_available_pids, .. } = self;
+        of_unit(signal, [signal_available_bytes, signal_available_inodes, signal_available_pids])
+    }
+
+    /// Returns the family `signal_capacity_…` of a signal.
+    pub fn signal_capacity(&self, signal: Signal) -> &Family<1, OptionalGauge> {
+        let Self { signal_capacity_bytes, signal_capacity_inodes, signal_capacity_pids, .. } = self;
+        of_unit(signal, [signal_capacity_bytes, signal_capacity_inodes, signal_capacity_pids])
+    }
+
+    /// Returns the family `threshold_…` of a signal.
+    pub fn threshold_values(&self, signal: Signal) -> &Family<3, OptionalGauge> {
+        of_unit(signal, [&self.threshold_bytes, &self.threshold_inodes, &self.threshold_pids])
     }
 
     /// Removes the series of a pod.

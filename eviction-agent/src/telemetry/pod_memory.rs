@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::telemetry::metrics::{Label, Metrics};
 use crate::telemetry::pod_rates::pod_labels;
 use eviction_config::PodMetrics;
-use eviction_core::pods::{EvictionOrder, KnownPod, memory_limit};
+use eviction_core::pods::{EvictionOrder, memory_limit};
 use eviction_core::record::PodSample;
 use eviction_core::signal::{Resource, Signal};
 
@@ -15,16 +15,9 @@ const RANKED: usize = 10;
 /// The maximum number of pods whose memory is exported.
 const MAX_PODS: usize = 512;
 
-/// The exported values of a pod.
-struct PodMemory<'a> {
-    known: &'a KnownPod,
-    working_set: Option<u64>,
-    /// The rank from 1. `None` if the pod is not among the first, or is never evicted.
-    rank: Option<i64>,
-}
-
-/// Selects the pods to export. If several pods have the same name, the first one to be evicted counts.
-fn select_pods(mode: PodMetrics, sample: &PodSample) -> BTreeMap<[Label; 2], PodMemory<'_>> {
+/// Selects the pods to export. Returns the index of each in the sample, and its rank from 1; pods that are not among
+/// the first, or are never evicted, have none. If several pods have the same name, the first one to be evicted counts.
+fn select_pods(mode: PodMetrics, sample: &PodSample) -> BTreeMap<[Label; 2], (u32, Option<i64>)> {
     let mut selected = BTreeMap::new();
     let limit = match mode {
         PodMetrics::All => MAX_PODS,
@@ -42,10 +35,8 @@ fn select_pods(mode: PodMetrics, sample: &PodSample) -> BTreeMap<[Label; 2], Pod
         if rank.is_none() && mode == PodMetrics::Top {
             continue;
         }
-        let stats = sample.snapshot.stats_of(candidate.pod);
-        let working_set = stats.and_then(|stats| stats.values().memory_working_set);
         let labels = pod_labels(&known.pod.namespace, &known.pod.name);
-        selected.entry(labels).or_insert(PodMemory { known, working_set, rank });
+        selected.entry(labels).or_insert((candidate.pod, rank));
     }
     selected
 }
@@ -54,13 +45,16 @@ fn select_pods(mode: PodMetrics, sample: &PodSample) -> BTreeMap<[Label; 2], Pod
 pub(crate) fn export(mode: PodMetrics, sample: &PodSample, metrics: &Metrics) {
     let selected = select_pods(mode, sample);
     metrics.pod_eviction_rank.retain(|[_, namespace, pod]| {
-        selected.get(&[namespace.clone(), pod.clone()]).is_some_and(|memory| memory.rank.is_some())
+        selected.get(&[namespace.clone(), pod.clone()]).is_some_and(|(_, rank)| rank.is_some())
     });
     let Metrics { pod_memory_working_set, pod_memory_request, pod_memory_limit, .. } = metrics;
     for family in [pod_memory_working_set, pod_memory_request, pod_memory_limit] {
         family.retain(|labels| selected.contains_key(labels));
     }
-    for (labels, PodMemory { known, working_set, rank }) in selected {
+    for (labels, (index, rank)) in selected {
+        let Some(known) = sample.pods.get(index) else { continue };
+        let stats = sample.snapshot.stats_of(index);
+        let working_set = stats.and_then(|stats| stats.values().memory_working_set);
         let request = known.request(Resource::Memory).value();
         let limit = memory_limit(&known.pod, known.gates).map(|limit| limit.value());
         let working_set = working_set.and_then(|bytes| i64::try_from(bytes).ok());

@@ -89,9 +89,13 @@ impl PodRateExporter {
         let last_update_ns = self.last_update_ns.replace(at.mono_ns);
         let interval_ns = last_update_ns.and_then(|then| at.mono_ns.checked_sub(then)).filter(|ns| *ns > 0);
         self.pods.values_mut().for_each(|pod| pod.rates = None);
+        // Pods of the same name, one of which replaces the other, have the same series.
+        let mut activities: BTreeMap<[Label; 2], PodActivity> = BTreeMap::new();
         for PodTaskDelta { pod, activity } in deltas {
-            let labels =
-                pod.map(|known| pod_labels(&known.pod.namespace, &known.pod.name)).unwrap_or_default();
+            let labels = pod.map(|known| pod_labels(&known.pod.namespace, &known.pod.name));
+            activities.entry(labels.unwrap_or_default()).or_default().add(activity);
+        }
+        for (labels, activity) in activities {
             export(&labels, activity, metrics);
             let rates = interval_ns.map(|ns| Rates::of(activity, ns));
             self.pods.insert(labels, PodRates { updated_ns: at.mono_ns, rates });
@@ -189,6 +193,17 @@ mod tests {
         assert!(metrics.encode(Form::OpenMetrics).unwrap().contains("pod=\""));
         deltas.take(Vec::new(), clock.at(11 * SECOND + RETENTION_NS), &metrics);
         assert!(!metrics.encode(Form::OpenMetrics).unwrap().contains("pod=\""));
+    }
+
+    #[test]
+    fn pods_of_the_same_name_are_counted_together() {
+        let (metrics, clock) = (Metrics::new("0", "0"), Clock::start());
+        let mut rates = PodRateExporter::default();
+        for second in [1, 11] {
+            let of = |forks| delta("web", PodActivity { forks, ..PodActivity::default() });
+            rates.take(vec![of(30), of(10)], clock.at(second * SECOND), &metrics);
+        }
+        assert_eq!(rates.rates("default", "pod-web").unwrap().forks_per_second, 4.0);
     }
 
     #[test]

@@ -90,8 +90,8 @@ impl Event {
             },
             Self::MemoryLimit(limit) => or_info(limit.state == "near", Warning),
             Self::NodeReclaim(reclaim) => or_info(["failed", "timed_out"].contains(&reclaim.result), Warning),
-            Self::PodFreeze(freeze) if freeze.state == "failed" => Error,
-            Self::PodFreeze(freeze) => or_info(freeze.state == "frozen", Warning),
+            Self::PodFreeze { state: "failed", .. } => Error,
+            Self::PodFreeze { state, .. } => or_info(*state == "frozen", Warning),
             Self::KubeApi { state } => or_info(*state == "unreachable", Error),
             Self::Backend(_)
             | Self::EvictionDecision(_)
@@ -99,7 +99,7 @@ impl Event {
             | Self::OomKill(_)
             | Self::ContainerStatusMismatch(_)
             | Self::ReadingRejected { .. }
-            | Self::BpfEventsLost(_)
+            | Self::BpfEventsLost { .. }
             | Self::TaskAlarm(_) => Warning,
         }
     }

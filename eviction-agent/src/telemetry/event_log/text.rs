@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::{
-    Backend, BpfEventsLost, ConfigChange, Event, EvictionDecision, EvictionProgress, Pods, Started, Threshold,
+    Backend, ConfigChange, Event, EvictionDecision, EvictionProgress, KernelKill, PodRef, Pods, Started,
+    Threshold,
 };
 use eviction_core::units::display_bytes;
 
@@ -39,7 +40,7 @@ impl fmt::Display for Event {
                 write!(f, "reading of {signal} rejected: {reason}: {available} available of {capacity}")
             }
             Self::ConfigChange(change) => change.fmt(f),
-            Self::BpfEventsLost(BpfEventsLost { lost, invalid, map_full }) => {
+            Self::BpfEventsLost { lost, invalid, map_full } => {
                 write!(
                     f,
                     "BPF events: {lost} lost, {invalid} invalid, {map_full} updates of full maps failed since the programs were loaded; everything is sampled again"
@@ -54,9 +55,25 @@ impl fmt::Display for Event {
             Self::KubeApi { state: _ } => {
                 f.write_str("API server unreachable: soft evictions wait, hard ones follow the configuration")
             }
-            Self::PodFreeze(freeze) => freeze.fmt(f),
+            Self::PodFreeze { pod, pod_uid: _, state, reason } => {
+                pod_freeze(f, pod, state, reason.as_deref())
+            }
             Self::Stopped { reason } => write!(f, "stopped: {reason}"),
         }
+    }
+}
+
+fn pod_freeze(f: &mut fmt::Formatter<'_>, pod: &PodRef, state: &str, reason: Option<&str>) -> fmt::Result {
+    match state {
+        "frozen" => write!(f, "pod {pod} frozen: the API server is unavailable for its eviction")?,
+        "thawed" => write!(f, "pod {pod} thawed")?,
+        "dry_run" => write!(f, "pod {pod} would be frozen: the API server is unavailable for its eviction")?,
+        _ => write!(f, "pod {pod} cannot be frozen")?,
+    }
+    match reason {
+        Some(reason) if state == "thawed" => write!(f, ": {}", reason.replace('_', " ")),
+        Some(reason) => write!(f, ": {reason}"),
+        None => Ok(()),
     }
 }
 
@@ -177,6 +194,27 @@ impl fmt::Display for EvictionDecision {
             write!(f, "; skipped: {}", skipped.join(", "))?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for KernelKill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, pod, pid, comm, signal, threshold_bytes, available, growth, .. } = self;
+        let Self { armed_mono_ns, killed_mono_ns, received_mono_ns, .. } = self;
+        let between = |from: u64, to: u64| milliseconds(to.saturating_sub(from) / 1_000);
+        write!(
+            f,
+            "kernel kill: {comm} (pid {pid}) of {pod} took {signal} below {} with {} more than at the last sample; kill order armed {} before with {} available, reported {} after",
+            display_bytes((*threshold_bytes).into()),
+            display_bytes((*growth).into()),
+            between(*armed_mono_ns, *killed_mono_ns),
+            display_bytes((*available).into()),
+            between(*killed_mono_ns, *received_mono_ns)
+        )?;
+        match id {
+            Some(id) => write!(f, "; the rest of the pod is evicted by decision {id}"),
+            None => f.write_str("; the pod would no longer be evicted, so the rest of it stays"),
+        }
     }
 }
 

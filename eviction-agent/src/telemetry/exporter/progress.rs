@@ -157,7 +157,7 @@ fn describe(step: Result<KillProgress, KillRejection>) -> (&'static str, Option<
             (TERMINATED, None, why)
         }
         KillProgress::ProcessesRemaining { processes, unreachable, unreadable_groups } => {
-            let survivors = processes.iter().map(|it| format!("{} ({:?})", it.pid, it.why).to_lowercase());
+            let survivors = processes.iter().map(|(pid, why)| format!("{pid} ({why:?})").to_lowercase());
             let mut why = joined(survivors, ", ").unwrap_or_default();
             if unreachable > 0 {
                 why.push_str(&format!(" and {unreachable} outside this PID namespace"));

@@ -3,7 +3,6 @@
 //! It runs on hyper on the main thread, so it cannot delay the control loop.
 
 pub(crate) mod local;
-pub(crate) mod page;
 
 use std::convert::Infallible;
 use std::io;
@@ -62,7 +61,7 @@ pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, health: Arc<dyn
 
 /// Answers the connections that `accept` returns: at most `connections` at a time, none longer than `timeout`,
 /// until dropped. The guard that comes with a connection is dropped with it.
-async fn serve_connections<S, G, F>(
+pub(crate) async fn serve_connections<S, G, F>(
     connections: usize,
     timeout: Duration,
     accept: impl Fn() -> F,
@@ -148,11 +147,15 @@ fn health_response(result: Result<(), String>) -> Response<Full<Bytes>> {
     }
 }
 
-fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+pub(crate) fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
     response(status, "text/plain; charset=utf-8", body)
 }
 
-fn response(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+pub(crate) fn response(
+    status: StatusCode,
+    kind: &'static str,
+    body: impl Into<Bytes>,
+) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));

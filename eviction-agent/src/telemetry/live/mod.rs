@@ -118,23 +118,23 @@ impl Live {
             (inner.pods.newest().cloned().ok_or(ExplainError::NotSampled)?, inner.clock)
         };
         let ranking = sample.ranking(signal);
-        let ranks: Vec<_> = ranking.ranks().collect();
         let index = match pod {
-            Some(wanted) => ranking.candidates.iter().position(|it| it.pod.matches(wanted)),
-            None => (!ranking.candidates.is_empty())
-                .then(|| ranks.iter().position(|it| *it == Some(1)).unwrap_or(0)),
+            Some(wanted) => ranking.iter().position(|it| it.pod.matches(wanted)),
+            None => {
+                (!ranking.is_empty()).then(|| ranking.iter().position(|it| it.rank == Some(1)).unwrap_or(0))
+            }
         };
         let Some(index) = index else {
-            let names = ranking.candidates.iter().map(|it| it.pod.to_string());
+            let names = ranking.iter().map(|it| it.pod.to_string());
             return Err(ExplainError::NoSuchPod(nearest_name(pod.unwrap_or_default(), names)));
         };
         Ok(Explanation {
             signal,
-            at: clock.shown(ranking.at),
-            rank: ranks[index],
-            pods: ranks.iter().flatten().count(),
-            lines: explain_rank(&ranking, index),
-            candidate: ranking.candidates[index].clone(),
+            at: clock.shown(sample.at),
+            rank: ranking[index].rank,
+            pods: ranking.iter().filter_map(|it| it.rank).count(),
+            lines: explain_rank(signal, &ranking, index),
+            candidate: ranking[index].clone(),
         })
     }
 }

@@ -15,7 +15,7 @@ use eviction_node::psi::parse_pressure;
 use serde::{Deserialize, Serialize};
 
 use super::LiveData;
-use crate::telemetry::metrics::{Family, Label, Metrics, OptionalGauge, SignalFamilies};
+use crate::telemetry::metrics::{Family, Label, Metrics, OptionalGauge};
 use crate::telemetry::pod_rates::pod_labels;
 
 /// The version of the response. It is increased when a field is renamed or removed, or changes its
@@ -157,7 +157,6 @@ impl LiveData {
 
     /// Returns the state of a signal, or `None` if the signal was never known and has no threshold.
     fn signal_state(&self, signal: Signal, metrics: &Metrics) -> Option<SignalState> {
-        let SignalFamilies { available, capacity, thresholds } = metrics.of_signal(signal);
         let now = self.clock.now().wall;
         let state = |([of, kind, source], value): ([Label; 3], OptionalGauge)| {
             let value = value.get().filter(|_| of == signal.name())?;
@@ -182,9 +181,9 @@ impl LiveData {
         let known = |family: &Family<1, OptionalGauge>| family.find([signal.name()])?.get();
         let state = SignalState {
             signal: signal.name().to_owned(),
-            available: known(available),
-            capacity: known(capacity),
-            thresholds: thresholds.series().into_iter().filter_map(state).collect(),
+            available: known(metrics.signal_available(signal)),
+            capacity: known(metrics.signal_capacity(signal)),
+            thresholds: metrics.threshold_values(signal).series().into_iter().filter_map(state).collect(),
         };
         (state.available.is_some() || !state.thresholds.is_empty()).then_some(state)
     }
@@ -221,13 +220,13 @@ impl PodHistory {
     pub(crate) fn states(&self) -> (Vec<PodState>, usize) {
         let Some(sample) = self.newest() else { return Default::default() };
         let ranking = sample.ranking(Signal::MemoryAvailable);
-        let ranked = ranking.candidates.iter().zip(ranking.ranks());
-        let states = ranked.take(LISTED).filter_map(|(candidate, rank)| {
+        let states = ranking.iter().take(LISTED).filter_map(|candidate| {
             let known = sample.pods.find(&candidate.pod.uid)?;
             let state = self.pod_state(sample, candidate, known);
-            Some(PodState { rank, forecast: forecast(&ranking, candidate), ..state })
+            let forecast = forecast(Resource::Memory, candidate);
+            Some(PodState { rank: candidate.rank, forecast, ..state })
         });
-        (states.collect(), ranking.candidates.len().saturating_sub(LISTED))
+        (states.collect(), ranking.len().saturating_sub(LISTED))
     }
 
     fn pod_state(&self, sample: &PodSample, candidate: &CandidateRecord, known: &KnownPod) -> PodState {

@@ -7,9 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use prometheus_client::encoding::{
-    EncodeLabel as _, EncodeLabelSet, EncodeMetric, LabelSetEncoder, MetricEncoder,
-};
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
 /// The label that carries the creation time of a counter from [`Family`] to [`super::exposition`], which
@@ -86,29 +84,16 @@ impl<const N: usize, M: EncodeMetric + TypedMetric + Clone> EncodeMetric for Fam
         // A copy, so that no thread waits for the lock while the text is written.
         let series = self.read().clone();
         for (values, (metric, created)) in series {
-            let created = matches!(M::TYPE, MetricType::Counter).then_some(created);
-            metric.encode(encoder.encode_family(&Labels { names: &self.names, values, created })?)?;
+            let created =
+                matches!(M::TYPE, MetricType::Counter).then(|| (CREATED, format!("{created:?}").into()));
+            let labels: Vec<(&str, Label)> = self.names.into_iter().zip(values).chain(created).collect();
+            metric.encode(encoder.encode_family(&labels)?)?;
         }
         Ok(())
     }
 
     fn metric_type(&self) -> MetricType {
         M::TYPE
-    }
-}
-
-struct Labels<'a, const N: usize> {
-    names: &'a [&'static str; N],
-    values: [Label; N],
-    created: Option<f64>,
-}
-
-impl<const N: usize> EncodeLabelSet for Labels<'_, N> {
-    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
-        for (name, value) in self.names.iter().zip(&self.values) {
-            (*name, &**value).encode(encoder.encode_label())?;
-        }
-        self.created.map_or(Ok(()), |created| (CREATED, created).encode(encoder.encode_label()))
     }
 }
 

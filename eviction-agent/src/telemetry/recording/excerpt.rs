@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
-use super::format::{FormatError, Frames, begin, frame_of};
+use super::format::{Frames, SegmentError, begin, frame_of};
 use super::reader::find;
 use super::writer::{PIECE, compressed};
 use crate::zstd_stream;
@@ -38,7 +38,7 @@ pub fn copy_end(path: &Path, last: Duration, out: &mut dyn Write) -> io::Result<
                 }
                 copied += 1;
             }
-            Err(error) => left_out.push(format!("{}: {error}", segment.display())),
+            Err(error) => left_out.push(format!("{}: {}", segment.display(), error.text)),
         }
     }
     match copied {
@@ -48,12 +48,13 @@ pub fn copy_end(path: &Path, last: Duration, out: &mut dyn Write) -> io::Result<
 }
 
 /// Returns the frames of a segment, up to the one that is being written.
-fn frames(segment: &Path) -> Result<Vec<u8>, FormatError> {
+fn frames(segment: &Path) -> Result<Vec<u8>, SegmentError> {
     let (mut frames, mut copy) = (Frames::open(zstd_stream::open(segment)?)?, Vec::new());
     loop {
         match frames.next() {
             Ok(Some((kind, payload))) => copy.extend(frame_of(kind as u8, payload)),
-            Ok(None) | Err(FormatError::Cut(_)) => return Ok(copy),
+            Ok(None) => return Ok(copy),
+            Err(error) if error.is_cut => return Ok(copy),
             Err(error) => return Err(error),
         }
     }

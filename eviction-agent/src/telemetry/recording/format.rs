@@ -13,18 +13,18 @@ const MAX_PAYLOAD: u32 = 64 << 20;
 
 const HEAD: usize = 9;
 
-/// The content of a frame: JSON, except for samples.
+/// The content of a frame: JSON, except for the pods of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// [`Header`](super::Header), the first frame of a segment.
     Header = 1,
     /// [`Key`](super::Key).
     Key = 2,
-    /// The active pods, as changes since the previous frame.
+    /// A time and the active pods from then on, as changes since the previous frame.
     Pods = 3,
     /// The pods, containers and volumes to which the numbers of samples belong.
     Names = 4,
-    /// A sample as numbers.
+    /// A sample that was passed to the engine.
     Sample = 5,
     /// An input other than a sample or the active pods.
     Event = 6,
@@ -34,12 +34,14 @@ pub(super) enum Kind {
     Decision = 8,
     /// The offset in nanoseconds from the times in the recording to the system clock, valid from here on.
     Clock = 9,
-    /// Values of disks that samples lack, valid from here on.
-    Disks = 10,
+    /// A sample that was passed to the engine after node reclaim.
+    Reclaimed = 10,
+    /// A sample that was not passed to the engine.
+    Usage = 11,
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Header,
         Self::Key,
         Self::Pods,
@@ -49,33 +51,39 @@ impl Kind {
         Self::Seed,
         Self::Decision,
         Self::Clock,
-        Self::Disks,
+        Self::Reclaimed,
+        Self::Usage,
     ];
 }
 
-/// The reason why a segment cannot be read on.
-#[derive(Debug, thiserror::Error)]
-pub enum FormatError {
-    /// The source cannot be read.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// The source does not begin like a recording.
-    #[error("not a recording")]
-    NotARecording,
-    /// The recording has another format version.
-    #[error("format version {0} is not supported, this program reads version {VERSION}")]
-    Version(u16),
-    /// The segment ends within a frame.
-    #[error("cut off after byte {0}")]
-    Cut(u64),
-    /// A checksum is wrong, or a payload cannot be decoded.
-    #[error("damaged at byte {at}: {why}")]
-    Damaged {
-        /// The position of the frame in bytes.
-        at: u64,
-        /// The reason.
-        why: String,
-    },
+/// The reason why a segment cannot be read to its end.
+#[derive(Clone, Debug)]
+pub struct SegmentError {
+    /// The position and the reason.
+    pub text: String,
+    /// Whether the segment ends within a frame, as a killed agent leaves it.
+    pub is_cut: bool,
+}
+
+impl SegmentError {
+    pub(super) fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), is_cut: false }
+    }
+
+    fn cut(at: u64) -> Self {
+        Self { text: format!("cut off after byte {at}"), is_cut: true }
+    }
+
+    /// Returns the error of a frame that ends or begins at this byte.
+    pub(super) fn damaged(at: u64, why: &str) -> Self {
+        Self::new(format!("damaged at byte {at}: {why}"))
+    }
+}
+
+impl From<io::Error> for SegmentError {
+    fn from(error: io::Error) -> Self {
+        Self::new(error.to_string())
+    }
 }
 
 /// Returns the first bytes of a segment.
@@ -120,43 +128,45 @@ pub(super) struct Frames<R> {
 impl<R: Read> Frames<R> {
     /// # Errors
     /// If the source is not a recording, or one of another version.
-    pub(super) fn open(mut source: R) -> Result<Self, FormatError> {
+    pub(super) fn open(mut source: R) -> Result<Self, SegmentError> {
         let mut head = [0; 8];
         match read_up_to(&mut source, &mut head)? {
             8 if head[..6] == MAGIC => {}
-            read if read < 8 && MAGIC.starts_with(&head[..read.min(6)]) => return Err(FormatError::Cut(0)),
-            _ => return Err(FormatError::NotARecording),
+            read if read < 8 && MAGIC.starts_with(&head[..read.min(6)]) => return Err(SegmentError::cut(0)),
+            _ => return Err(SegmentError::new("not a recording")),
         }
         match u16::from_le_bytes([head[6], head[7]]) {
             VERSION => Ok(Self { source, at: 8, payload: Vec::new() }),
-            other => Err(FormatError::Version(other)),
+            other => Err(SegmentError::new(format!(
+                "format version {other} is not supported, this program reads version {VERSION}"
+            ))),
         }
     }
 
     /// Returns the next frame, or `None` at the end. After an error nothing more can be read. Frames of
     /// unknown kinds are skipped.
-    pub(super) fn next(&mut self) -> Result<Option<(Kind, &[u8])>, FormatError> {
+    pub(super) fn next(&mut self) -> Result<Option<(Kind, &[u8])>, SegmentError> {
         let kind = loop {
             let mut head = [0; HEAD];
             match read_up_to(&mut self.source, &mut head)? {
                 0 => return Ok(None),
                 HEAD => {}
-                _ => return Err(FormatError::Cut(self.at)),
+                _ => return Err(SegmentError::cut(self.at)),
             }
             let number = |from: usize| {
                 u32::from_le_bytes([head[from], head[from + 1], head[from + 2], head[from + 3]])
             };
             let (length, sum) = (number(1), number(5));
             if length > MAX_PAYLOAD {
-                return Err(self.damaged("a frame is too long"));
+                return Err(SegmentError::damaged(self.at, "a frame is too long"));
             }
             self.payload.clear();
             let read = (&mut self.source).take(length.into()).read_to_end(&mut self.payload)?;
             if read < length as usize {
-                return Err(FormatError::Cut(self.at));
+                return Err(SegmentError::cut(self.at));
             }
             if checksum(&head[..5], &self.payload) != sum {
-                return Err(self.damaged("a checksum is wrong"));
+                return Err(SegmentError::damaged(self.at, "a checksum is wrong"));
             }
             self.at += (HEAD + read) as u64;
             if let Some(kind) = Kind::ALL.into_iter().find(|kind| *kind as u8 == head[0]) {
@@ -164,10 +174,6 @@ impl<R: Read> Frames<R> {
             }
         };
         Ok(Some((kind, &self.payload)))
-    }
-
-    pub(super) fn damaged(&self, why: impl ToString) -> FormatError {
-        FormatError::Damaged { at: self.at, why: why.to_string() }
     }
 }
 

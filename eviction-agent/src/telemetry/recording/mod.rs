@@ -5,7 +5,6 @@
 //! [`Key`], which is all that an engine needs to continue from there. `docs/recordings.md` describes the
 //! format.
 
-mod delta;
 pub mod excerpt;
 pub mod format;
 pub(crate) mod pods;
@@ -29,7 +28,7 @@ use eviction_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// The version of the format. Other versions cannot be read.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// The header of a segment, which identifies its recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

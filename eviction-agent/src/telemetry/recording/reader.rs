@@ -15,10 +15,10 @@ use eviction_kube::pods::Pod as ApiPod;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub use super::format::FormatError;
+pub use super::format::SegmentError;
 use super::format::{Frames, Kind};
-use super::sample::{Codec, SampleUse};
-use super::writer::{PodChange, PodsFrame, compressed, segments};
+use super::sample::Codec;
+use super::writer::{PodChange, compressed, segments};
 use super::{Header, Key};
 use crate::zstd_stream;
 
@@ -59,20 +59,12 @@ pub fn is_recording(path: &Path) -> bool {
     name.ends_with(".rec") || name.ends_with(".rec.zst") || segments(path).is_ok_and(|it| !it.is_empty())
 }
 
-/// A segment that cannot be read to its end.
-#[derive(Clone, Debug)]
-pub struct SegmentError {
-    /// The segment, the position and the reason.
-    pub text: String,
-    /// Whether the segment is cut off, as a killed agent leaves it.
-    pub is_cut: bool,
-}
-
 /// Reads the items of several segments, and the errors of segments that cannot be read to their end.
 #[derive(Default)]
 pub struct Items {
     /// The segments. The first one is being read.
     files: VecDeque<PathBuf>,
+    /// The first segment, once it is open.
     segment: Option<Segment<Box<dyn BufRead>>>,
 }
 
@@ -94,7 +86,7 @@ impl Items {
     }
 
     /// Returns the next item of the first segment, which is opened if it is not open yet.
-    fn next_of_first(&mut self) -> Result<Option<Item>, FormatError> {
+    fn next_of_first(&mut self) -> Result<Option<Item>, SegmentError> {
         let Some(file) = self.files.front() else { return Ok(None) };
         let segment = match &mut self.segment {
             Some(segment) => segment,
@@ -116,8 +108,8 @@ impl Iterator for Items {
             self.segment = None;
             let file = self.files.pop_front()?;
             if let Err(error) = read {
-                let is_cut = matches!(error, FormatError::Cut(_));
-                return Some(Err(SegmentError { text: format!("read {}: {error}", file.display()), is_cut }));
+                let text = format!("read {}: {}", file.display(), error.text);
+                return Some(Err(SegmentError { text, ..error }));
             }
         }
     }
@@ -136,7 +128,7 @@ impl Segment<Box<dyn BufRead>> {
     ///
     /// # Errors
     /// If the file cannot be read, is not a recording, or is one of another version.
-    pub fn open(path: &Path) -> Result<Self, FormatError> {
+    pub fn open(path: &Path) -> Result<Self, SegmentError> {
         let source = zstd_stream::open(path).or_else(|error| match error.kind() {
             // The agent may have compressed the segment since it was found.
             io::ErrorKind::NotFound => zstd_stream::open(&compressed(path)).map_err(|_| error),
@@ -151,7 +143,7 @@ impl<R: Read> Segment<R> {
     ///
     /// # Errors
     /// If the source is not a recording, or one of another version.
-    pub fn read(source: R) -> Result<Self, FormatError> {
+    pub fn read(source: R) -> Result<Self, SegmentError> {
         Ok(Self { frames: Frames::open(source)?, codec: Codec::default(), pods: Vec::new() })
     }
 
@@ -159,12 +151,12 @@ impl<R: Read> Segment<R> {
     ///
     /// # Errors
     /// If the segment is cut off or damaged here. Nothing after it can be read.
-    pub fn next_item(&mut self) -> Result<Option<Item>, FormatError> {
+    pub fn next_item(&mut self) -> Result<Option<Item>, SegmentError> {
         loop {
             let at = self.frames.at;
             let Some((kind, payload)) = self.frames.next()? else { return Ok(None) };
             let item = decode(kind, payload, &mut self.codec, &mut self.pods);
-            if let Some(item) = item.map_err(|why| FormatError::Damaged { at, why })? {
+            if let Some(item) = item.map_err(|why| SegmentError::damaged(at, &why))? {
                 return Ok(Some(item));
             }
         }
@@ -189,23 +181,22 @@ fn decode(
             codec.set_names(json(payload)?);
             return Ok(None);
         }
-        Kind::Disks => {
-            codec.disks = json(payload)?;
-            return Ok(None);
-        }
         Kind::Pods => {
-            let frame: PodsFrame = json(payload)?;
-            *pods = frame.pods.into_iter().map(|it| pod(it, pods)).collect::<Result<_, _>>()?;
-            Item::Pods(frame.at, pods.clone())
+            let (at, changes): (Timestamp, Vec<PodChange>) = json(payload)?;
+            *pods = changes.into_iter().map(|it| pod(it, pods)).collect::<Result<_, _>>()?;
+            Item::Pods(at, pods.clone())
         }
         Kind::Sample => {
-            let (usage, at, sample) = codec.read(payload)?;
-            let sample = Arc::new(sample);
-            match usage {
-                SampleUse::Sample => Item::Input(Input { at, event: Event::Sample(sample) }),
-                SampleUse::Reclaimed => Item::Input(Input { at, event: Event::Reclaimed(Ok(sample)) }),
-                SampleUse::Usage => Item::Usage(at, sample),
-            }
+            let (at, sample) = codec.read(payload)?;
+            Item::Input(Input { at, event: Event::Sample(Arc::new(sample)) })
+        }
+        Kind::Reclaimed => {
+            let (at, sample) = codec.read(payload)?;
+            Item::Input(Input { at, event: Event::Reclaimed(Ok(Arc::new(sample))) })
+        }
+        Kind::Usage => {
+            let (at, sample) = codec.read(payload)?;
+            Item::Usage(at, Arc::new(sample))
         }
         Kind::Event => {
             let (at, event): (Timestamp, Result<Event, UnknownReason>) = json(payload)?;

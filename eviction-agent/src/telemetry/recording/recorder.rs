@@ -7,6 +7,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::TryRecvError;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::writer::{Limits, Writer};
 use super::{Header, Key, Recorded};
 use crate::error::Failure;
-use crate::spsc::{Next, Receiver, Sender, channel};
+use crate::spsc::{Receiver, Sender, channel};
 use crate::telemetry::metrics::{Group, Metrics};
 
 /// The maximum number of inputs that wait for the recorder.
@@ -87,7 +88,7 @@ impl RecordingQueue {
         if self.lost != Some(0) || self.queue.is_full() {
             return None;
         }
-        let Next::Value(mut copy) = self.buffers.next() else { return None };
+        let mut copy = self.buffers.try_recv().ok()?;
         Arc::get_mut(&mut copy)?.copy_from(sample);
         Some(copy)
     }
@@ -277,10 +278,9 @@ impl Recorder {
 fn waiting(queue: &mut Receiver<Recorded>) -> (Vec<Recorded>, bool) {
     let mut waiting = Vec::new();
     loop {
-        match queue.next() {
-            Next::Value(recorded) => waiting.push(recorded),
-            Next::Empty => return (waiting, false),
-            Next::Ended => return (waiting, true),
+        match queue.try_recv() {
+            Ok(recorded) => waiting.push(recorded),
+            Err(end) => return (waiting, end == TryRecvError::Disconnected),
         }
     }
 }
@@ -310,8 +310,8 @@ mod tests {
         recorder.input(&Input { at: at(1), event: Event::Sample(sample(1, 2)) });
         assert_eq!((recorder.lost, recorder.dropped.get()), (Some(1), 1));
         assert!(!recorder.wants_key(), "a key does not fit either");
-        assert!(matches!(inputs.next(), Next::Value(Recorded::Key(_))));
+        assert!(matches!(inputs.try_recv(), Ok(Recorded::Key(_))));
         assert!(recorder.wants_key());
-        assert!(matches!(recorder.buffers.next(), Next::Value(_)));
+        assert!(recorder.buffers.try_recv().is_ok());
     }
 }

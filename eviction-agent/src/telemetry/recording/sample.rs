@@ -1,335 +1,340 @@
-//! The encoding of samples as numbers, each written as the difference to the number of the previous
-//! sample.
+//! The encoding of samples: the time and the values of the node as JSON, then the values of the pods as numbers.
 //!
-//! The same functions serve both directions: they pass each number to a [`Visitor`], which writes or
-//! replaces it. Unchanged numbers are counted, not written.
+//! A sample has more than a thousand numbers of pods, most of which have not changed since the previous sample. So
+//! each is written as its difference to the number at the same place there, and unchanged numbers are only counted.
+//! The same functions serve both directions: they pass each number to a closure, which writes or replaces it.
 
-use eviction_core::disk_layout::Parts;
-use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::{
-    ContainerStatValues, FsStats, MemoryDetail, MemoryStats, NodeStats, PodStatValues, ProcessStats,
-    Snapshot, VolumeStatValues,
+    ContainerStatValues, NodeStats, PodStatValues, PodStats, Snapshot, VolumeStatValues,
 };
 use eviction_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::Deserializer;
 
-use super::delta::{Reader, Visitor, Writer, unzigzag, zigzag};
+/// In a sample that was not passed to the engine, a value of a pod in bytes is written again only if it
+/// has changed by more than this and by more than a percent.
+const MIN_CHANGE_BYTES: u64 = 1 << 20;
 
-/// The use of a sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SampleUse {
-    /// The sample was passed to the engine.
-    Sample = 0,
-    /// The sample was passed to the engine after node reclaim.
-    Reclaimed = 1,
-    /// The sample was not passed to the engine.
-    Usage = 2,
-}
-
-/// The names of pods, containers and volumes in the order of a sample.
+/// The names of a pod, its containers and its volumes, in the order of a sample.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Names(Vec<PodNames>);
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct PodNames {
+pub(super) struct PodNames {
     uid: Box<str>,
     containers: Vec<Box<str>>,
     volumes: Vec<Box<str>>,
 }
 
-impl Names {
-    fn of(snapshot: &Snapshot) -> Self {
-        let pods = snapshot.pods().map(|pod| PodNames {
+impl PodNames {
+    fn of(pod: PodStats<'_>) -> Self {
+        Self {
             uid: pod.uid().into(),
             containers: pod.containers().map(|(name, _)| name.into()).collect(),
             volumes: pod.volumes().map(|(name, _)| name.into()).collect(),
-        });
-        Self(pods.collect())
+        }
     }
 
-    /// Returns whether the sample has the same names. Allocates nothing.
-    fn matches(&self, snapshot: &Snapshot) -> bool {
-        let fits = |(names, pod): (&PodNames, eviction_core::snapshot::PodStats<'_>)| {
-            *names.uid == *pod.uid()
-                && names.containers.iter().map(|it| &**it).eq(pod.containers().map(|(name, _)| name))
-                && names.volumes.iter().map(|it| &**it).eq(pod.volumes().map(|(name, _)| name))
-        };
-        self.0.len() == snapshot.len() && self.0.iter().zip(snapshot.pods()).all(fits)
+    /// Returns whether a pod has the same names. Allocates nothing.
+    fn matches(&self, pod: PodStats<'_>) -> bool {
+        *self.uid == *pod.uid()
+            && self.containers.iter().map(|it| &**it).eq(pod.containers().map(|(name, _)| name))
+            && self.volumes.iter().map(|it| &**it).eq(pod.volumes().map(|(name, _)| name))
     }
 }
 
-/// Values of disks that the numbers of a sample lack. They are rarely present.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Disks {
-    awaited_bytes: u64,
-    /// The index of each pod that has some in the sample, and the bytes.
-    bytes_elsewhere: Vec<(usize, u64)>,
-}
-
-fn bytes_elsewhere(snapshot: &Snapshot) -> impl Iterator<Item = (usize, u64)> {
-    snapshot.pods().enumerate().filter_map(|(index, pod)| Some((index, pod.values().bytes_elsewhere?)))
-}
-
-impl Disks {
-    /// Returns whether the sample has these values. One without pods has no values of pods.
-    fn matches(&self, snapshot: &Snapshot) -> bool {
-        self.awaited_bytes == snapshot.node.awaited_bytes
-            && (snapshot.is_empty() || bytes_elsewhere(snapshot).eq(self.bytes_elsewhere.iter().copied()))
-    }
-
-    fn bytes_elsewhere_of(&self, pod: usize) -> Option<u64> {
-        self.bytes_elsewhere.iter().find(|(index, _)| *index == pod).map(|(_, bytes)| *bytes)
-    }
-}
-
-/// The names, numbers and values of disks of the previous sample.
+/// The names and the numbers of the previous sample with pods.
 #[derive(Debug, Default)]
 pub(super) struct Codec {
-    names: Names,
-    pub(super) disks: Disks,
-    node: Vec<u64>,
-    pods: Vec<u64>,
+    names: Vec<PodNames>,
+    numbers: Vec<u64>,
 }
 
 impl Codec {
     /// Returns the names if they have to be written before this sample.
-    pub(super) fn update_names(&mut self, snapshot: &Snapshot) -> Option<&Names> {
-        if snapshot.is_empty() || self.names.matches(snapshot) {
+    pub(super) fn update_names(&mut self, snapshot: &Snapshot) -> Option<&[PodNames]> {
+        let is_same = || self.names.iter().zip(snapshot.pods()).all(|(names, pod)| names.matches(pod));
+        if snapshot.is_empty() || (self.names.len() == snapshot.len() && is_same()) {
             return None;
         }
-        self.set_names(Names::of(snapshot));
+        self.set_names(snapshot.pods().map(PodNames::of).collect());
         Some(&self.names)
     }
 
-    /// Returns the values of disks if they have to be written before this sample.
-    pub(super) fn update_disks(&mut self, snapshot: &Snapshot) -> Option<&Disks> {
-        if self.disks.matches(snapshot) {
-            return None;
-        }
-        self.disks.awaited_bytes = snapshot.node.awaited_bytes;
-        if !snapshot.is_empty() {
-            self.disks.bytes_elsewhere = bytes_elsewhere(snapshot).collect();
-        }
-        Some(&self.disks)
-    }
-
     /// Sets the names of the next samples.
-    pub(super) fn set_names(&mut self, names: Names) {
+    pub(super) fn set_names(&mut self, names: Vec<PodNames>) {
         self.names = names;
-        self.pods.clear();
+        self.numbers.clear();
     }
 
-    /// Appends a sample.
+    /// Appends a sample. Small changes of pods are left out if that is wanted.
     pub(super) fn write(
         &mut self,
-        usage: SampleUse,
-        mut at: Timestamp,
+        at: Timestamp,
         snapshot: &Snapshot,
+        skips_small_changes: bool,
         out: &mut Vec<u8>,
-    ) {
-        let skips_small_changes = usage == SampleUse::Usage;
-        out.push(usage as u8);
-        let mut writer = Writer::new(&mut self.node, out, false);
-        instant(&mut at, &mut writer);
-        let mut node = snapshot.node;
-        node_values(&mut node, at, &mut writer);
-        writer.end_run();
-        out.push(u8::from(!snapshot.is_empty()));
-        if snapshot.is_empty() {
-            return;
-        }
-        let mut writer = Writer::new(&mut self.pods, out, skips_small_changes);
+    ) -> serde_json::Result<()> {
+        serde_json::to_writer(&mut *out, &(at, &snapshot.node))?;
+        let mut writer =
+            NumberWriter { before: &mut self.numbers, index: 0, unchanged: 0, out, skips_small_changes };
+        let mut write = |number: &mut u64, is_bytes| writer.write(*number, is_bytes);
         for pod in snapshot.pods() {
-            pod_values(&mut pod.values(), &mut writer);
-            pod.containers().for_each(|(_, mut values)| container_values(&mut values, &mut writer));
-            pod.volumes().for_each(|(_, mut values)| volume_values(&mut values, &mut writer));
+            pod_values(&mut pod.values(), &mut write);
+            pod.containers().for_each(|(_, mut values)| container_values(&mut values, &mut write));
+            pod.volumes().for_each(|(_, mut values)| volume_values(&mut values, &mut write));
         }
         writer.end_run();
+        Ok(())
     }
 
     /// Reads a sample.
-    pub(super) fn read(&mut self, payload: &[u8]) -> Result<(SampleUse, Timestamp, Snapshot), &'static str> {
-        let (usage, rest) = payload.split_first().ok_or("an empty sample")?;
-        let known = [SampleUse::Sample, SampleUse::Reclaimed, SampleUse::Usage];
-        let usage = known.into_iter().find(|it| *it as u8 == *usage).ok_or("an unknown kind of sample")?;
-        let mut reader = Reader::new(&mut self.node, rest);
-        let (mut at, mut node) = (Timestamp::UNIX_EPOCH, NodeStats::default());
-        instant(&mut at, &mut reader);
-        node_values(&mut node, at, &mut reader);
-        let rest = reader.finish()?;
-        node.awaited_bytes = self.disks.awaited_bytes;
+    pub(super) fn read(&mut self, payload: &[u8]) -> Result<(Timestamp, Snapshot), String> {
+        let mut node = Deserializer::from_slice(payload).into_iter::<(Timestamp, NodeStats)>();
+        let read = node.next().ok_or("an empty sample")?;
+        let rest = payload.get(node.byte_offset()..).unwrap_or_default();
+        let (at, node) = read.map_err(|error| error.to_string())?;
         let mut snapshot = Snapshot::of_node(node);
-        match rest.split_first().ok_or("a sample is too short")? {
-            (0, []) => {}
-            (1, rest) => {
-                let mut reader = Reader::new(&mut self.pods, rest);
-                for (index, PodNames { uid, containers, volumes }) in self.names.0.iter().enumerate() {
-                    let mut values = PodStatValues::default();
-                    pod_values(&mut values, &mut reader);
-                    values.bytes_elsewhere = self.disks.bytes_elsewhere_of(index);
-                    snapshot.add_pod(uid, values);
-                    for name in containers {
-                        let mut values = ContainerStatValues::default();
-                        container_values(&mut values, &mut reader);
-                        snapshot.add_container(name, values);
-                    }
-                    for name in volumes {
-                        let mut values = VolumeStatValues::default();
-                        volume_values(&mut values, &mut reader);
-                        snapshot.add_volume(name, values);
-                    }
-                }
-                if !reader.finish()?.is_empty() {
-                    return Err("a sample is too long");
-                }
+        if rest.is_empty() {
+            return Ok((at, snapshot));
+        }
+        let before = &mut self.numbers;
+        let mut reader = NumberReader { before, index: 0, unchanged: 0, rest, is_short: false };
+        let mut read = |number: &mut u64, _| *number = reader.read();
+        for PodNames { uid, containers, volumes } in &self.names {
+            let mut values = PodStatValues::default();
+            pod_values(&mut values, &mut read);
+            snapshot.add_pod(uid, values);
+            for name in containers {
+                let mut values = ContainerStatValues::default();
+                container_values(&mut values, &mut read);
+                snapshot.add_container(name, values);
             }
-            _ => return Err("a sample is too long"),
+            for name in volumes {
+                let mut values = VolumeStatValues::default();
+                volume_values(&mut values, &mut read);
+                snapshot.add_volume(name, values);
+            }
         }
-        Ok((usage, at, snapshot))
+        match reader {
+            NumberReader { is_short: false, unchanged: 0, rest: [], .. } => Ok((at, snapshot)),
+            _ => Err("a sample does not fit its names".to_owned()),
+        }
     }
 }
 
-fn node_values(node: &mut NodeStats, at: Timestamp, visitor: &mut impl Visitor) {
-    let NodeStats {
-        memory,
-        allocatable_memory,
-        node_fs,
-        image_fs,
-        container_fs,
-        processes,
-        memory_detail,
-        unmeasured,
-        awaited_bytes: _,
-    } = node;
-    for memory in [memory, allocatable_memory] {
-        reading(memory, visitor, |MemoryStats { available, working_set, time: seen }, visitor| {
-            [available, working_set].into_iter().for_each(|it| option(it, false, visitor));
-            time(seen, at, visitor);
-            source_id(visitor);
-        });
-    }
-    for disk in [node_fs, image_fs, container_fs] {
-        reading(disk, visitor, |stats, visitor| {
-            let FsStats { available, capacity, inodes_free, inodes, time: seen } = stats;
-            [available, capacity, inodes_free, inodes].into_iter().for_each(|it| option(it, false, visitor));
-            time(seen, at, visitor);
-            source_id(visitor);
-        });
-    }
-    reading(processes, visitor, |ProcessStats { max, running, time: seen }, visitor| {
-        for value in [max, running] {
-            let mut bits = value.map(i64::cast_unsigned);
-            option(&mut bits, false, visitor);
-            *value = bits.map(u64::cast_signed);
-        }
-        time(seen, at, visitor);
-        source_id(visitor);
-    });
-    let MemoryDetail { mem_available, active_file, some_avg10, full_avg10, stalled, swap_used, swap_total } =
-        memory_detail;
-    for value in [mem_available, active_file, some_avg10, full_avg10, swap_used, swap_total] {
-        reading(value, visitor, |value, visitor| visitor.number(value, false));
-    }
-    reading(stalled, visitor, flag);
-    let Parts { rootfs, logs, volumes } = unmeasured;
-    [rootfs, logs, volumes].into_iter().for_each(|it| flag(it, visitor));
-}
-
-fn pod_values(values: &mut PodStatValues, visitor: &mut impl Visitor) {
+fn pod_values(values: &mut PodStatValues, visit: &mut impl FnMut(&mut u64, bool)) {
     let PodStatValues {
         has_memory,
         memory_working_set,
         memory_anonymous,
         ephemeral_storage_used,
         process_count,
-        bytes_elsewhere: _,
+        bytes_elsewhere,
     } = values;
-    flag(has_memory, visitor);
-    for value in [memory_working_set, memory_anonymous, ephemeral_storage_used] {
-        option(value, true, visitor);
+    flag(has_memory, visit);
+    for value in [memory_working_set, memory_anonymous, ephemeral_storage_used, bytes_elsewhere] {
+        option(value, true, visit);
     }
-    option(process_count, false, visitor);
+    option(process_count, false, visit);
 }
 
-fn container_values(values: &mut ContainerStatValues, visitor: &mut impl Visitor) {
+fn container_values(values: &mut ContainerStatValues, visit: &mut impl FnMut(&mut u64, bool)) {
     let ContainerStatValues { memory_working_set, rootfs_used, rootfs_inodes, logs_used, logs_inodes } =
         values;
-    [memory_working_set, rootfs_used, logs_used].into_iter().for_each(|it| option(it, true, visitor));
-    [rootfs_inodes, logs_inodes].into_iter().for_each(|it| option(it, false, visitor));
+    [memory_working_set, rootfs_used, logs_used].into_iter().for_each(|it| option(it, true, visit));
+    [rootfs_inodes, logs_inodes].into_iter().for_each(|it| option(it, false, visit));
 }
 
-fn volume_values(VolumeStatValues { used, inodes }: &mut VolumeStatValues, visitor: &mut impl Visitor) {
-    option(used, true, visitor);
-    option(inodes, false, visitor);
+fn volume_values(values: &mut VolumeStatValues, visit: &mut impl FnMut(&mut u64, bool)) {
+    option(&mut values.used, true, visit);
+    option(&mut values.inodes, false, visit);
 }
 
-fn flag(flag: &mut bool, visitor: &mut impl Visitor) {
+fn flag(flag: &mut bool, visit: &mut impl FnMut(&mut u64, bool)) {
     let mut number = u64::from(*flag);
-    visitor.number(&mut number, false);
+    visit(&mut number, false);
     *flag = number != 0;
 }
 
-fn option(value: &mut Option<u64>, is_bytes: bool, visitor: &mut impl Visitor) {
+/// Visits a value: whether it is known, and the number. `is_bytes`: small differences do not matter to users.
+fn option(value: &mut Option<u64>, is_bytes: bool, visit: &mut impl FnMut(&mut u64, bool)) {
     let mut is_some = value.is_some();
-    flag(&mut is_some, visitor);
+    flag(&mut is_some, visit);
     let mut number = value.unwrap_or(0);
-    visitor.number(&mut number, is_bytes);
+    visit(&mut number, is_bytes);
     *value = is_some.then_some(number);
 }
 
-/// Writes or skips the source of a value. There is only one, 0.
-fn source_id(visitor: &mut impl Visitor) {
-    visitor.number(&mut 0, false);
+/// Writes numbers as differences to those of the previous sample.
+struct NumberWriter<'a> {
+    before: &'a mut Vec<u64>,
+    index: usize,
+    /// The number of unchanged values that are not written yet.
+    unchanged: u64,
+    out: &'a mut Vec<u8>,
+    skips_small_changes: bool,
 }
 
-fn instant(at: &mut Timestamp, visitor: &mut impl Visitor) {
-    let (mut seconds, mut nanos) =
-        (at.as_second().cast_unsigned(), i64::from(at.subsec_nanosecond()).cast_unsigned());
-    visitor.number(&mut seconds, false);
-    visitor.number(&mut nanos, false);
-    *at = timestamp(seconds, nanos).unwrap_or(Timestamp::UNIX_EPOCH);
+impl NumberWriter<'_> {
+    fn write(&mut self, number: u64, is_bytes: bool) {
+        if self.index == self.before.len() {
+            self.before.push(0);
+        }
+        let before = &mut self.before[self.index];
+        self.index += 1;
+        let is_small = || number.abs_diff(*before) <= MIN_CHANGE_BYTES.max(*before / 100);
+        if number == *before
+            || (self.skips_small_changes && is_bytes && *before > 0 && number > 0 && is_small())
+        {
+            self.unchanged += 1;
+            return;
+        }
+        let difference = number.wrapping_sub(*before).cast_signed();
+        *before = number;
+        self.end_run();
+        // The zigzag form: small for a number near 0, and never 0 for another number.
+        varint(((difference << 1) ^ (difference >> 63)).cast_unsigned(), self.out);
+    }
+
+    /// Writes the number of unchanged values.
+    fn end_run(&mut self) {
+        if self.unchanged > 0 {
+            varint(0, self.out);
+            varint(std::mem::take(&mut self.unchanged), self.out);
+        }
+    }
 }
 
-/// Visits a time as its difference to the time of the sample, because most are equal to it or slightly
-/// earlier.
-fn time(time: &mut Option<Timestamp>, at: Timestamp, visitor: &mut impl Visitor) {
-    let mut is_some = time.is_some();
-    flag(&mut is_some, visitor);
-    let (seconds, nanos) = (at.as_second(), i64::from(at.subsec_nanosecond()));
-    let seen = time.unwrap_or(at);
-    let mut before = seconds.wrapping_sub(seen.as_second()).cast_unsigned();
-    let mut nanos_before = nanos.wrapping_sub(i64::from(seen.subsec_nanosecond())).cast_unsigned();
-    visitor.number(&mut before, false);
-    visitor.number(&mut nanos_before, false);
-    let seconds = seconds.wrapping_sub(before.cast_signed()).cast_unsigned();
-    let nanos = nanos.wrapping_sub(nanos_before.cast_signed()).cast_unsigned();
-    *time = timestamp(seconds, nanos).filter(|_| is_some);
+/// Appends a number with seven bits per byte, the lowest first (LEB128).
+fn varint(mut number: u64, out: &mut Vec<u8>) {
+    while number > 0x7f {
+        out.push((number & 0x7f) as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
 }
 
-fn timestamp(seconds: u64, nanos: u64) -> Option<Timestamp> {
-    Timestamp::new(seconds.cast_signed(), i32::try_from(nanos.cast_signed()).ok()?).ok()
+/// Reads differences and adds them up.
+struct NumberReader<'a> {
+    before: &'a mut Vec<u64>,
+    index: usize,
+    unchanged: u64,
+    rest: &'a [u8],
+    is_short: bool,
 }
 
-fn reading<T: Copy + Default, V: Visitor>(
-    reading: &mut Reading<T>,
-    visitor: &mut V,
-    inner: impl FnOnce(&mut T, &mut V),
-) {
-    use UnknownReason::{Absent, Failed, Implausible, Replaced, Stale, Unparsable, Unreadable};
-    // The position is the number in recordings: only append, at most seven.
-    const PLAIN: [UnknownReason; 6] = [Absent, Failed, Unparsable, Stale, Implausible, Replaced];
-    let mut code = match *reading {
-        Reading::Known(_) => 0,
-        Reading::Unknown(Unreadable(error)) => 8 + zigzag(error.into()),
-        Reading::Unknown(why) => 1 + PLAIN.iter().position(|it| *it == why).unwrap_or(0) as u64,
-    };
-    visitor.number(&mut code, false);
-    let mut value = reading.known().unwrap_or_default();
-    inner(&mut value, visitor);
-    *reading = match code {
-        0 => Reading::Known(value),
-        8.. => Reading::Unknown(Unreadable(i32::try_from(unzigzag(code - 8)).unwrap_or(0))),
-        plain => Reading::Unknown(PLAIN.get(plain as usize - 1).copied().unwrap_or(Absent)),
-    };
+impl NumberReader<'_> {
+    // The fast path, because most numbers did not change.
+    #[inline]
+    fn read(&mut self) -> u64 {
+        let Some(before) = self.before.get(self.index).filter(|_| self.unchanged > 0) else {
+            return self.read_change();
+        };
+        self.index += 1;
+        self.unchanged -= 1;
+        *before
+    }
+
+    #[cold]
+    fn read_change(&mut self) -> u64 {
+        if self.index == self.before.len() {
+            self.before.push(0);
+        }
+        let index = self.index;
+        self.index += 1;
+        if self.unchanged == 0 {
+            match self.varint() {
+                0 => self.unchanged = self.varint(),
+                code => {
+                    let difference = (code >> 1) ^ (code & 1).wrapping_neg();
+                    self.before[index] = self.before[index].wrapping_add(difference);
+                    return self.before[index];
+                }
+            }
+            self.is_short |= self.unchanged == 0;
+        }
+        self.unchanged = self.unchanged.saturating_sub(1);
+        self.before[index]
+    }
+
+    fn varint(&mut self) -> u64 {
+        let mut number = 0;
+        for shift in (0..u64::BITS).step_by(7) {
+            let Some((byte, rest)) = self.rest.split_first() else { break };
+            self.rest = rest;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return number;
+            }
+        }
+        self.is_short = true;
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eviction_core::fixture::{at, node};
+
+    fn codec() -> Codec {
+        let names =
+            |uid: &str| PodNames { uid: uid.into(), containers: Vec::new(), volumes: vec!["v".into()] };
+        Codec { names: vec![names("a"), names("b")], numbers: Vec::new() }
+    }
+
+    fn sample(used: u64) -> Snapshot {
+        let mut snapshot = Snapshot::of_node(node(1, 2, at(0)));
+        for uid in ["a", "b"] {
+            let values = PodStatValues { bytes_elsewhere: Some(used), ..PodStatValues::default() };
+            let volume = VolumeStatValues { used: Some(used), inodes: None };
+            snapshot.add_pod(uid, values).add_volume("v", volume);
+        }
+        snapshot
+    }
+
+    fn written(codec: &mut Codec, used: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        codec.write(at(1), &sample(used), false, &mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn every_number_is_read_back() {
+        let (mut writer, mut reader) = (codec(), codec());
+        for used in [0, 1, u64::MAX, 0, 1 << 63, (1 << 63) - 1, u64::MAX, u64::MAX] {
+            let (time, read) = reader.read(&written(&mut writer, used)).unwrap();
+            assert_eq!(time, at(1));
+            assert!(read.pods().all(|pod| pod.values().bytes_elsewhere == Some(used)), "{used}");
+            let volume = |pod: PodStats<'_>| pod.volumes().next().unwrap().1.used;
+            assert!(read.pods().map(volume).eq([Some(used); 2]), "{used}");
+        }
+    }
+
+    #[test]
+    fn a_sample_that_does_not_fit_its_names_is_an_error() {
+        let json = serde_json::to_vec(&(at(1), node(1, 2, at(0)))).unwrap();
+        let whole = written(&mut codec(), 300);
+        for length in (0..whole.len()).filter(|length| *length != json.len()) {
+            assert!(codec().read(&whole[..length]).is_err(), "{length}");
+        }
+        assert!(codec().read(&json).unwrap().1.is_empty(), "a sample without pods");
+        let read = |numbers: &[u8]| codec().read(&[&json, numbers].concat()).map(|(_, sample)| sample.len());
+        assert_eq!(read(&[0, 30]), Ok(2), "fifteen numbers for each pod");
+        // Too few, too many, a run of none, a number without an end, and the longest run.
+        let longest = [&[0][..], &[255; 9], &[1]].concat();
+        for numbers in [&[0, 29][..], &[0, 31], &[0, 30, 2], &[0, 0], &[0x80; 12], &longest] {
+            assert_eq!(read(numbers), Err("a sample does not fit its names".to_owned()), "{numbers:?}");
+        }
+    }
+
+    #[test]
+    fn values_of_the_node_that_are_no_such_json_are_an_error() {
+        let json = serde_json::to_string(&(at(1), node(1, 2, at(0)))).unwrap();
+        let twice = json.replacen("\"node_fs\":", "\"node_fs\":{\"Unknown\":\"stale\"},\"node_fs\":", 1);
+        let negative = json.replacen("\"awaited_bytes\":0", "\"awaited_bytes\":-1", 1);
+        let infinite = json.replacen("\"awaited_bytes\":0", "\"awaited_bytes\":1e999", 1);
+        assert!([&twice, &negative, &infinite].iter().all(|it| **it != json), "{json}");
+        for json in ["", "[", "[1]", "null", "NaN", &*"[".repeat(100_000), &twice, &negative, &infinite] {
+            assert!(codec().read(json.as_bytes()).is_err(), "{json}");
+        }
+    }
 }

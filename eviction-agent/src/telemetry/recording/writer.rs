@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use super::format::{self, Kind};
 use super::pods;
-use super::sample::{Codec, SampleUse};
+use super::sample::Codec;
 use super::{Header, Recorded};
 use crate::zstd_stream::EXTENSION;
 
@@ -54,13 +54,7 @@ pub struct Limits {
     pub min_free: u64,
 }
 
-/// The active pods. Each is either unchanged, with its index in the previous frame, or new.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct PodsFrame {
-    pub(super) at: Timestamp,
-    pub(super) pods: Vec<PodChange>,
-}
-
+/// An active pod: either unchanged, with its index in the previous frame of pods, or as the API has it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum PodChange {
@@ -268,8 +262,8 @@ impl OpenSegment {
                 self.record_clock(*at, shown(*at));
                 match event {
                     Event::Pods(pods) => self.put_pods(*at, pods),
-                    Event::Sample(sample) => self.put_sample(SampleUse::Sample, *at, sample),
-                    Event::Reclaimed(Ok(sample)) => self.put_sample(SampleUse::Reclaimed, *at, sample),
+                    Event::Sample(sample) => self.put_sample(Kind::Sample, *at, sample),
+                    Event::Reclaimed(Ok(sample)) => self.put_sample(Kind::Reclaimed, *at, sample),
                     Event::Reclaimed(Err(why)) => {
                         put(&mut self.buffer, Kind::Event, &(at, Err::<&Event, _>(why)));
                     }
@@ -277,22 +271,22 @@ impl OpenSegment {
                 }
             }
             Recorded::Seed(raised) => put(&mut self.buffer, Kind::Seed, raised),
-            Recorded::Usage(at, sample) => self.put_sample(SampleUse::Usage, *at, sample),
+            Recorded::Usage(at, sample) => self.put_sample(Kind::Usage, *at, sample),
             Recorded::Decision(json) => {
-                format::frame(Kind::Decision as u8, &mut self.buffer, |out| out.extend(json.as_bytes()));
+                put_frame(&mut self.buffer, Kind::Decision, |out| {
+                    out.extend(json.as_bytes());
+                    Ok(())
+                });
             }
         }
     }
 
-    fn put_sample(&mut self, usage: SampleUse, at: Timestamp, sample: &Snapshot) {
+    fn put_sample(&mut self, kind: Kind, at: Timestamp, sample: &Snapshot) {
         if let Some(names) = self.codec.update_names(sample) {
-            put(&mut self.buffer, Kind::Names, names);
+            put(&mut self.buffer, Kind::Names, &names);
         }
-        if let Some(disks) = self.codec.update_disks(sample) {
-            put(&mut self.buffer, Kind::Disks, disks);
-        }
-        let codec = &mut self.codec;
-        format::frame(Kind::Sample as u8, &mut self.buffer, |out| codec.write(usage, at, sample, out));
+        let (codec, skips_small_changes) = (&mut self.codec, kind == Kind::Usage);
+        put_frame(&mut self.buffer, kind, |out| codec.write(at, sample, skips_small_changes, out));
     }
 
     fn put_pods(&mut self, at: Timestamp, pods: &Arc<PodSet>) {
@@ -305,8 +299,8 @@ impl OpenSegment {
                 None => PodChange::New(pods::write(&known.pod)),
             }
         };
-        let frame = PodsFrame { at, pods: pods.pods().iter().map(change).collect() };
-        put(&mut self.buffer, Kind::Pods, &frame);
+        let changes: Vec<PodChange> = pods.pods().iter().map(change).collect();
+        put(&mut self.buffer, Kind::Pods, &(at, changes));
         self.pods = Arc::clone(pods);
     }
 
@@ -322,8 +316,13 @@ impl OpenSegment {
 
 /// Appends a frame with this value as JSON.
 fn put(buffer: &mut Vec<u8>, kind: Kind, value: &impl Serialize) {
+    put_frame(buffer, kind, |out| serde_json::to_writer(out, value));
+}
+
+/// Appends a frame with the payload that `write` appends.
+fn put_frame(buffer: &mut Vec<u8>, kind: Kind, write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>) {
     format::frame(kind as u8, buffer, |out| {
-        if let Err(error) = serde_json::to_writer(out, value) {
+        if let Err(error) = write(out) {
             tracing::error!(%error, ?kind, "an entry cannot be recorded");
         }
     });

@@ -1,15 +1,19 @@
-//! Server of one page and its data on loopback, for a browser on this machine.
+//! Server of a report and its data on loopback, for a browser on this machine.
 
 use std::io;
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{CACHE_CONTROL, HOST, HeaderName, HeaderValue};
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use tokio::net::TcpListener;
 
-use super::{response, serve_connections, text};
+use super::Report;
+use crate::telemetry::http::{response, serve_connections, text};
 
 const CONNECTIONS: usize = 16;
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -20,34 +24,19 @@ const HEADERS: [(HeaderName, &str); 4] = [
     (HeaderName::from_static("referrer-policy"), "no-referrer"),
 ];
 
-/// The requested resource.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PageRequest {
-    Page,
-    Data,
-}
+/// The current report, or the error because of which there is none.
+pub(crate) type CurrentReport = Arc<Mutex<Result<Report, String>>>;
 
 /// Serves until dropped. The paths are `/TOKEN/` and `/TOKEN/data.json`, because other users of the
 /// machine do not know the token.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    token: String,
-    body: impl Fn(PageRequest) -> Result<String, String> + Clone + Send + 'static,
-) {
+pub(crate) async fn serve(listener: TcpListener, token: String, report: CurrentReport) {
     let listener = &listener;
     let accept = || async move {
         let (stream, peer) = listener.accept().await?;
         io::Result::Ok(peer.ip().is_loopback().then_some((stream, ())))
     };
     let respond = move |request: &Request<Incoming>| {
-        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
-        let mut response = match parse_request(request, host, &token) {
-            Err((status, why)) => text(status, why.to_owned()),
-            Ok(requested) => match body(requested) {
-                Ok(body) => response(StatusCode::OK, content_type(requested), body),
-                Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
-            },
-        };
+        let mut response = respond(request, &token, &report);
         for (name, value) in HEADERS {
             response.headers_mut().insert(name, HeaderValue::from_static(value));
         }
@@ -56,22 +45,29 @@ pub(crate) async fn serve(
     serve_connections(CONNECTIONS, CONNECTION_TIMEOUT, accept, respond).await;
 }
 
-/// The status and the text of a refused request.
-type Refusal = (StatusCode, &'static str);
-
-fn parse_request<B>(request: &Request<B>, host: Option<&str>, token: &str) -> Result<PageRequest, Refusal> {
+fn respond<B>(request: &Request<B>, token: &str, report: &CurrentReport) -> Response<Full<Bytes>> {
+    let refuse = |status, why: &str| text(status, format!("{why}\n"));
+    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
     if !host.is_some_and(is_loopback) {
         // The Host of a page of another site, whose name was made to resolve to loopback (DNS rebinding).
-        return Err((StatusCode::FORBIDDEN, "only this machine is served\n"));
+        return refuse(StatusCode::FORBIDDEN, "only this machine is served");
     }
     if request.method() != Method::GET {
-        return Err((StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n"));
+        return refuse(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here");
     }
+    let report = || report.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let path = request.uri().path().strip_prefix('/').and_then(|path| path.strip_prefix(token));
-    match path {
-        Some("/") => Ok(PageRequest::Page),
-        Some("/data.json") => Ok(PageRequest::Data),
-        _ => Err((StatusCode::NOT_FOUND, "the address that was printed has the page\n")),
+    let (kind, body) = match path {
+        Some("/") => {
+            let page = report().and_then(|report| report.html().map_err(|error| error.to_string()));
+            ("text/html; charset=utf-8", page)
+        }
+        Some("/data.json") => ("application/json", report().map(|report| report.json())),
+        _ => return refuse(StatusCode::NOT_FOUND, "the address that was printed has the page"),
+    };
+    match body {
+        Ok(body) => response(StatusCode::OK, kind, body),
+        Err(why) => refuse(StatusCode::SERVICE_UNAVAILABLE, &why),
     }
 }
 
@@ -84,20 +80,15 @@ fn is_loopback(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|it| it.is_loopback())
 }
 
-fn content_type(requested: PageRequest) -> &'static str {
-    match requested {
-        PageRequest::Page => "text/html; charset=utf-8",
-        PageRequest::Data => "application/json",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn status(method: &str, path: &str, host: Option<&str>) -> u16 {
-        let request = Request::builder().method(method).uri(path).body(()).unwrap();
-        parse_request(&request, host, "secret").map_or_else(|(status, _)| status.as_u16(), |_| 200)
+        let request = Request::builder().method(method).uri(path);
+        let request = host.into_iter().fold(request, |request, host| request.header(HOST, host));
+        let report = Arc::new(Mutex::new(Ok(Report::default())));
+        respond(&request.body(()).unwrap(), "secret", &report).status().as_u16()
     }
 
     #[test]
