@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::mpsc::TryRecvError;
 
 use eviction_node::async_fd::{register, take_count};
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -26,16 +27,6 @@ pub(crate) struct Sender<T> {
 pub(crate) struct Receiver<T> {
     ring: Consumer<T>,
     eventfd: Arc<OwnedFd>,
-}
-
-/// The result of [`Receiver::next`].
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next<T> {
-    Value(T),
-    /// The channel is empty.
-    Empty,
-    /// The channel is empty and the sender was dropped.
-    Ended,
 }
 
 /// Returns a channel with room for `capacity` values.
@@ -86,23 +77,23 @@ impl<T> Drop for Sender<T> {
 
 impl<T> Receiver<T> {
     /// Takes the next value without waiting.
-    pub(crate) fn next(&mut self) -> Next<T> {
+    ///
+    /// # Errors
+    /// `Empty` if there is no value now, `Disconnected` if the sender was dropped as well.
+    pub(crate) fn try_recv(&mut self) -> Result<T, TryRecvError> {
         // In this order, because values sent before the end must not be lost.
-        let ended = self.ring.is_abandoned();
-        match self.ring.pop() {
-            Ok(value) => Next::Value(value),
-            Err(_) if ended => Next::Ended,
-            Err(_) => Next::Empty,
-        }
+        let is_abandoned = self.ring.is_abandoned();
+        let empty = if is_abandoned { TryRecvError::Disconnected } else { TryRecvError::Empty };
+        self.ring.pop().map_err(|_| empty)
     }
 
     /// Waits for the next value. Returns `None` when the channel is empty and the sender was dropped.
     pub(crate) fn wait(&mut self) -> Option<T> {
         loop {
-            match self.next() {
-                Next::Value(value) => return Some(value),
-                Next::Ended => return None,
-                Next::Empty => {}
+            match self.try_recv() {
+                Ok(value) => return Some(value),
+                Err(TryRecvError::Disconnected) => return None,
+                Err(TryRecvError::Empty) => {}
             }
             // The result of `poll` does not matter: the loop reads the channel again.
             let _ = poll(&mut [PollFd::new(&self.eventfd, PollFlags::IN)], None);
@@ -129,10 +120,10 @@ impl<T> Receiver<T> {
     /// If the notifications cannot be read.
     pub(crate) async fn recv(&mut self, wakeups: &AsyncFd<OwnedFd>) -> io::Result<Option<T>> {
         loop {
-            match self.next() {
-                Next::Value(value) => return Ok(Some(value)),
-                Next::Ended => return Ok(None),
-                Next::Empty => drop(take_count(wakeups).await?),
+            match self.try_recv() {
+                Ok(value) => return Ok(Some(value)),
+                Err(TryRecvError::Disconnected) => return Ok(None),
+                Err(TryRecvError::Empty) => drop(take_count(wakeups).await?),
             }
         }
     }
@@ -154,11 +145,11 @@ mod tests {
         let (mut sender, mut receiver) = channel(2).unwrap();
         sender.touch(&mut receiver, || 0);
         assert_eq!((sender.send(1), sender.send(2), sender.send(3)), (Ok(()), Ok(()), Err(3)));
-        assert_eq!((receiver.next(), receiver.next()), (Next::Value(1), Next::Value(2)));
-        assert_eq!(receiver.next(), Next::Empty);
+        assert_eq!((receiver.try_recv(), receiver.try_recv()), (Ok(1), Ok(2)));
+        assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
         assert_eq!(sender.send(4), Ok(()));
         drop(sender);
-        assert_eq!((receiver.next(), receiver.next()), (Next::Value(4), Next::Ended));
+        assert_eq!((receiver.try_recv(), receiver.try_recv()), (Ok(4), Err(TryRecvError::Disconnected)));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use eviction_kube::Observer;
 use eviction_node::backend::BackendSelection;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
-use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
+use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::fs::{DiskMonitor, FsPaths, NodeFileSystems};
 use eviction_node::proc::meminfo::parse_meminfo;
 use eviction_node::proc::tasks::read_task_capacity;
@@ -147,8 +147,7 @@ fn pods_problem(path: &Path) -> Option<String> {
 /// Reads the cgroup tree as a start does. Returns the sources of values, and the problem of the tree if there
 /// is one.
 fn read_tree(root: &NodeRoot) -> (Vec<BackendInfo>, Option<String>) {
-    let options = SamplerOptions { max_descriptors: 0, ..SamplerOptions::default() };
-    match Sampler::new(root.clone(), &options, |_| false) {
+    match Sampler::new(root.clone(), Path::new(PROC), 0, |_| false) {
         Err(error) => (Vec::new(), Some(chain(&error))),
         Ok(sampler) => {
             let hidden = sampler.root().require_visible(sampler.pods()).err();

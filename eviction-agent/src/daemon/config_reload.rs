@@ -54,12 +54,14 @@ pub(crate) struct SavedConfig {
 }
 
 impl SavedConfig {
-    fn new(policy: Policy, kubelet: &KubeletSource) -> Self {
-        Self { profile: policy.rules.profile(), policy, configz: kubelet.effective.clone() }
+    /// Returns this policy, with the last response of the kubelet.
+    fn new(policy: &Policy, configuration: &Configuration) -> Self {
+        let (profile, policy) = (policy.rules.profile(), policy.clone());
+        Self { profile, policy, configz: configuration.kubelet.effective.clone() }
     }
 
     fn of(configuration: &Configuration) -> Self {
-        Self::new(configuration.policy.clone(), &configuration.kubelet)
+        Self::new(&configuration.policy, configuration)
     }
 
     /// Reads the file of the previous agent; `None` if there is none.
@@ -151,6 +153,8 @@ pub(crate) struct Reload {
     /// When the configuration of the kubelet is requested again; `None` if it is not the source.
     next_request: Option<Instant>,
     state_dir: Option<PathBuf>,
+    /// The last write of the saved configuration. The next one begins when it has ended.
+    last_write: Option<JoinHandle<()>>,
 }
 
 impl Reload {
@@ -186,6 +190,7 @@ impl Reload {
             is_invalid: false,
             next_request: None,
             state_dir,
+            last_write: None,
             last,
         };
         it.record_source();
@@ -216,19 +221,20 @@ impl Reload {
                 Ok(Ok(configuration)) => {
                     let before = std::mem::replace(&mut self.last, configuration);
                     self.record_source();
-                    let Configuration { policy, kubelet, notes, .. } = &self.last;
-                    let is_changed =
-                        *policy != before.policy || !before.changed_at_start(&self.last).is_empty();
-                    if *policy == before.policy && kubelet.effective != before.kubelet.effective {
+                    let now = &self.last;
+                    let is_same_policy = now.policy == before.policy;
+                    let is_changed = !is_same_policy || !before.changed_at_start(now).is_empty();
+                    let is_new_fallback = now.kubelet.is_fallback && !before.kubelet.is_fallback;
+                    if is_same_policy && now.kubelet.effective != before.kubelet.effective {
                         // The engine does not apply the same policy again, so that `save` is not called.
-                        self.write(SavedConfig::of(&self.last), SavedConfig::update);
+                        self.write(SavedConfig::of(now), SavedConfig::update);
                     }
                     // After SIGHUP the result is reported in any case.
                     if std::mem::take(&mut self.is_invalid) || is_changed || why == ReloadReason::Signal {
                         return Ok(self.propose());
                     }
-                    if kubelet.is_fallback && !before.kubelet.is_fallback {
-                        notes.iter().for_each(|note| tracing::warn!(note, "configuration"));
+                    if is_new_fallback {
+                        self.last.notes.iter().for_each(|note| tracing::warn!(note, "configuration"));
                     }
                 }
                 Ok(Err(failure)) if why == ReloadReason::Kubelet => {
@@ -257,8 +263,8 @@ impl Reload {
         let pause = if *is_fallback { CONFIGZ_RETRY_INTERVAL } else { CONFIGZ_INTERVAL };
         let is_configz = effective.is_some() || *is_fallback;
         self.next_request = is_configz.then(|| Instant::now() + pause);
-        if let Some(effective) = effective {
-            self.files.last_configz = Some(effective.clone());
+        if effective.is_some() {
+            self.files.last_configz.clone_from(effective);
         }
     }
 
@@ -281,13 +287,26 @@ impl Reload {
 
     /// Saves the policy that is in force now, with the last response of the kubelet. Another policy may have been
     /// proposed since.
-    pub(crate) fn save(&self, in_force: &Policy) {
-        self.write(SavedConfig::new(in_force.clone(), &self.last.kubelet), SavedConfig::save);
+    pub(crate) fn save(&mut self, in_force: &Policy) {
+        self.write(SavedConfig::new(in_force, &self.last), SavedConfig::save);
     }
 
-    fn write(&self, config: SavedConfig, write: fn(&SavedConfig, &Path)) {
+    fn write(&mut self, config: SavedConfig, write: fn(&SavedConfig, &Path)) {
         let Some(dir) = self.state_dir.clone() else { return };
-        tokio::task::spawn_blocking(move || write(&config, &dir));
+        let before = self.last_write.take();
+        self.last_write = Some(tokio::spawn(async move {
+            if let Some(before) = before {
+                drop(before.await);
+            }
+            drop(tokio::task::spawn_blocking(move || write(&config, &dir)).await);
+        }));
+    }
+
+    /// Waits until the last configuration is saved.
+    pub(crate) async fn saved(self) {
+        if let Some(write) = self.last_write {
+            drop(write.await);
+        }
     }
 
     fn propose(&self) -> Policy {
@@ -353,6 +372,34 @@ policy:
             saved.configz = Some(Effective::parse(answer.as_bytes(), "https://node:10250/configz").unwrap());
             saved.save(&state);
             assert_eq!(SavedConfig::read(&state), Ok(Some(saved)));
+        }
+    }
+
+    #[tokio::test]
+    async fn configurations_are_saved_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let state_dir = folder.path().join("state");
+        let [first, last] =
+            [Profile::Kubelet, Profile::Enhanced].map(|profile| configuration(folder.path(), profile));
+        let mut reload = Reload {
+            files: ConfigurationFiles::default(),
+            hangup: watch_signal(SignalKind::hangup()).unwrap(),
+            watch: FileWatch::of(None, FILE_DEBOUNCE),
+            reading: None,
+            started: last.clone(),
+            has_reclaimed: false,
+            last: last.clone(),
+            is_unproposed: false,
+            is_invalid: false,
+            next_request: None,
+            state_dir: Some(state_dir.clone()),
+            last_write: None,
+        };
+        for _ in 0..20 {
+            (0..9).for_each(|_| reload.save(&first.policy));
+            reload.save(&last.policy);
+            reload.last_write.take().unwrap().await.unwrap();
+            assert_eq!(SavedConfig::read(&state_dir), Ok(Some(SavedConfig::of(&last))));
         }
     }
 

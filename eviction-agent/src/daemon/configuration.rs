@@ -327,7 +327,7 @@ pub struct Options {
 
 /// The default state directory of an agent in a pod. It should be in memory: eviction requests wait until the
 /// state is written.
-const STATE_DIR: &str = "/run/eviction-agent";
+pub(super) const STATE_DIR: &str = "/run/eviction-agent";
 
 impl Options {
     /// Returns the state directory of an agent with this action, if it has one. The socket of the local API is

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use eviction_config::{Configz, Effective};
-use eviction_kube::{Access, KubeletAddress, KubeletEndpoint, RequestError, Response, read_kubelet};
+use eviction_kube::{Access, RequestError, read_kubelet};
 use eviction_node::clock::mono_ns;
 use eviction_node::fs::{StorageReader, StorageRequest, StorageSample, SummaryFileSystems};
+use hyper::Response;
 use tokio::sync::mpsc::Sender;
 
 use crate::error::{Failure, chain};
@@ -22,6 +23,26 @@ const LOOPBACK: &str = "127.0.0.1";
 /// The minimum interval between requests of the summary: for each, the kubelet asks the container runtime for all
 /// containers and reads all logs.
 pub(crate) const MIN_SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// An endpoint of the kubelet.
+struct Endpoint {
+    path: &'static str,
+    /// What it returns of the kubelet.
+    subject: &'static str,
+    /// Advice if the permission for it is missing.
+    help: &'static str,
+}
+
+/// The running configuration of the kubelet.
+const CONFIGZ: Endpoint = Endpoint {
+    path: "/configz",
+    subject: "configuration",
+    help: "the agent needs get for nodes/configz, or for nodes/proxy with kubelets before 1.33",
+};
+
+/// The Summary of `stats/v1alpha1`.
+const STATS_SUMMARY: Endpoint =
+    Endpoint { path: "/stats/summary", subject: "statistics", help: "the agent needs get for nodes/stats" };
 
 /// The credentials and the node of the requests to the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,32 +69,20 @@ impl KubeletClient {
     /// Why there is no response, with advice, or what is wrong with it.
     async fn get<T>(
         &self,
-        endpoint: KubeletEndpoint,
+        endpoint: &Endpoint,
         parse: impl FnOnce(&[u8], &str) -> Result<T, String>,
     ) -> Result<T, Failure> {
-        let Caller { kubeconfig, node_name, node_ip } = &self.caller;
-        let Configz { address, port, certificate_authority, server_name, insecure_skip_tls_verify } =
-            &self.configz;
-        let host = address.as_deref().or(node_ip.as_deref()).unwrap_or(LOOPBACK).trim_matches(['[', ']']);
+        let Self { caller, configz: Configz { address, port, .. } } = self;
+        let host = address.as_deref().or(caller.node_ip.as_deref()).unwrap_or(LOOPBACK);
+        let host = host.trim_matches(['[', ']']);
         let place = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        let subject = match endpoint {
-            KubeletEndpoint::Configz => "configuration",
-            KubeletEndpoint::StatsSummary => "statistics",
-        };
-        let operation = format!("ask the kubelet at {place} for its {subject}");
-        let access =
-            Access::find(kubeconfig.as_deref()).map_err(|error| Failure::because(&operation, &error))?;
-        let kubelet = KubeletAddress {
-            host: host.to_owned(),
-            port: *port,
-            certificate_authority: certificate_authority.clone(),
-            server_name: server_name.clone(),
-            insecure: *insecure_skip_tls_verify,
-        };
-        match read_kubelet(&access, &kubelet, node_name.as_deref(), endpoint).await {
-            Ok(answer) => {
-                let body = body(answer, &operation, endpoint)?;
-                parse(&body, &format!("https://{place}{}", endpoint.path()))
+        let operation = format!("ask the kubelet at {place} for its {}", endpoint.subject);
+        let read =
+            async { read_kubelet(&self.access(host)?, caller.node_name.as_deref(), endpoint.path).await };
+        match read.await {
+            Ok(response) => {
+                let body = body(response, &operation, endpoint)?;
+                parse(&body, &format!("https://{place}{}", endpoint.path))
                     .map_err(|why| Failure::failed(format!("{operation}: {why}")))
             }
             Err(error @ RequestError::Certificate { .. }) => Err(Failure::because(operation, &error).help(
@@ -83,26 +92,39 @@ impl KubeletClient {
             Err(error) => Err(Failure::because(operation, &error)),
         }
     }
+
+    /// Returns the address and the credentials for the kubelet at this host.
+    fn access(&self, host: &str) -> Result<Access, RequestError> {
+        let Configz { address: _, port, certificate_authority, server_name, insecure_skip_tls_verify } =
+            &self.configz;
+        let mut access = Access::find(self.caller.kubeconfig.as_deref())?.to_kubelet(host, *port)?;
+        if let Some(file) = certificate_authority {
+            access = access.with_certificate_authority(file.clone())?;
+        }
+        if let Some(name) = server_name {
+            access = access.with_server_name(name);
+        }
+        Ok(if *insecure_skip_tls_verify { access.with_insecure_tls() } else { access })
+    }
 }
 
-fn body(answer: Response, operation: &str, endpoint: KubeletEndpoint) -> Result<Bytes, Failure> {
-    let message = || String::from_utf8_lossy(&answer.body).trim().chars().take(300).collect::<String>();
-    match answer.status {
-        200 => Ok(answer.body),
-        401 => Err(Failure::failed(format!("{operation}: it rejects the credentials: {}", message()))
-            .help("the kubelet has to ask the API server about tokens: authentication.webhook.enabled")),
-        403 => Err(Failure::failed(format!("{operation}: a permission is missing: {}", message())).help(
-            match endpoint {
-                KubeletEndpoint::Configz => {
-                    "the agent needs get for nodes/configz, or for nodes/proxy with kubelets before 1.33"
-                }
-                KubeletEndpoint::StatsSummary => "the agent needs get for nodes/stats",
-            },
-        )),
-        404 => Err(Failure::failed(format!("{operation}: it serves no {}", endpoint.path()))
-            .help("enableDebuggingHandlers of the kubelet must be on")),
-        status => Err(Failure::failed(format!("{operation}: it answers {status}: {}", message()))),
-    }
+fn body(response: Response<Bytes>, operation: &str, endpoint: &Endpoint) -> Result<Bytes, Failure> {
+    let status = response.status().as_u16();
+    let body = response.into_body();
+    let message = || String::from_utf8_lossy(&body).trim().chars().take(300).collect::<String>();
+    let (why, help) = match status {
+        200 => return Ok(body),
+        401 => (
+            format!("it rejects the credentials: {}", message()),
+            "the kubelet has to ask the API server about tokens: authentication.webhook.enabled",
+        ),
+        403 => (format!("a permission is missing: {}", message()), endpoint.help),
+        404 => {
+            (format!("it serves no {}", endpoint.path), "enableDebuggingHandlers of the kubelet must be on")
+        }
+        status => return Err(Failure::failed(format!("{operation}: it answers {status}: {}", message()))),
+    };
+    Err(Failure::failed(format!("{operation}: {why}")).help(help))
 }
 
 /// Requests the configuration of the kubelet. Blocks; not to be called on a runtime's thread.
@@ -111,7 +133,7 @@ fn body(answer: Response, operation: &str, endpoint: KubeletEndpoint) -> Result<
 /// Why there is no response, with advice.
 pub(crate) fn read_configz(kubelet: &KubeletClient) -> Result<Effective, Failure> {
     let runtime = crate::daemon::start_runtime()?;
-    runtime.block_on(kubelet.get(KubeletEndpoint::Configz, |body, url| Effective::parse(body, url)))
+    runtime.block_on(kubelet.get(&CONFIGZ, |body, url| Effective::parse(body, url)))
 }
 
 /// Starts the thread that requests the summary.
@@ -158,5 +180,5 @@ async fn read_summary(kubelet: &KubeletClient) -> Result<Summary, Failure> {
     let parse = |body: &[u8], _: &str| {
         Summary::parse(body).map_err(|error| format!("decode the stats summary: {}", chain(&error)))
     };
-    kubelet.get(KubeletEndpoint::StatsSummary, parse).await
+    kubelet.get(&STATS_SUMMARY, parse).await
 }

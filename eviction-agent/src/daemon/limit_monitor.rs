@@ -35,8 +35,6 @@ pub(crate) struct Limits {
     /// The rate limit of samples: each takes a wakeup and a read of one cgroup, and many cgroups may reach
     /// their limits together. The others are sampled later. 64 at once, and 20 a second.
     sample_rate: TokenBucket<50_000_000, 64>,
-    /// The number of the programs in which thresholds are set.
-    programs: u32,
 }
 
 impl Limits {
@@ -66,11 +64,9 @@ impl Limits {
         before.into_keys().for_each(disarm);
     }
 
-    /// Forgets all thresholds if other programs are loaded, in which none is set.
-    pub(crate) fn set_programs(&mut self, programs: u32) {
-        if std::mem::replace(&mut self.programs, programs) != programs {
-            self.watches.values_mut().for_each(|watch| watch.armed = None);
-        }
+    /// Forgets all thresholds: other programs are loaded, in which none is set.
+    pub(crate) fn forget_thresholds(&mut self) {
+        self.watches.values_mut().for_each(|watch| watch.armed = None);
     }
 
     /// Handles a crossing that the kernel reported. Returns false if it is not of a present threshold.
@@ -78,11 +74,12 @@ impl Limits {
         self.find_mut(crossed.cgroup_id).is_some_and(|watch| watch.fire(crossed))
     }
 
-    /// Returns a cgroup that is to be sampled now, within the rate limit, and the kernel's timestamp if the
-    /// kernel reported the crossing.
+    /// Returns the cgroup that is to be sampled now and has waited longest, within the rate limit, and the kernel's
+    /// timestamp if the kernel reported the crossing.
     pub(crate) fn next_due(&mut self, now_ns: u64) -> Option<(u64, Option<u64>)> {
-        let is_due = |watch: &LimitWatch| watch.due_ns().is_some_and(|due| due <= now_ns);
-        let (id, watch) = self.watches.iter_mut().find(|(_, watch)| is_due(watch))?;
+        let due = self.watches.iter_mut().filter_map(|(id, watch)| Some((watch.due_ns()?, id, watch)));
+        let (_, id, watch) =
+            due.filter(|(due, ..)| *due <= now_ns).min_by_key(|(due, id, _)| (*due, **id))?;
         self.sample_rate.take(now_ns).then(|| (*id, watch.record_sample(now_ns)))
     }
 
@@ -123,7 +120,7 @@ impl Limits {
 /// Returns all cgroups that may have a limit, each with its scope.
 fn groups(pods: &Pods) -> impl Iterator<Item = (u64, LimitScope)> + '_ {
     let above = pods.pods_root.map(|id| (id, LimitScope::Kubepods)).into_iter();
-    let classes = pods.qos.iter().map(|(_, id)| (*id, LimitScope::Qos));
+    let classes = pods.qos.iter().map(|id| (*id, LimitScope::Qos));
     let of_pods = pods.pods.iter().flat_map(|pod| {
         let containers = pod.containers.iter().map(|it| (it.cgroup_id, LimitScope::Container));
         std::iter::once((pod.cgroup_id, LimitScope::Pod)).chain(containers)
@@ -135,4 +132,40 @@ fn groups(pods: &Pods) -> impl Iterator<Item = (u64, LimitScope)> + '_ {
 pub(crate) fn usage_and_limit(sample: &GroupSample) -> Option<(MemoryUsage, u64)> {
     let Limit::At(limit) = sample.hard_limit else { return None };
     Some((MemoryUsage::of(sample.usage, sample.working_set).known()?, limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use eviction_bpf::KernelThreshold;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Returns so many cgroups that are sampled every second, since nothing reports growth.
+    fn polled(cgroups: u64) -> Limits {
+        let mut limits = Limits::new(10);
+        for id in 1..=cgroups {
+            let mut watch = LimitWatch::new(LimitScope::Container, 1000, 10);
+            watch.record_sample(0);
+            watch.update_polling(None, MemoryUsage { usage: 800, working_set: 400 });
+            limits.watches.insert(id, watch);
+        }
+        limits
+    }
+
+    #[test]
+    fn a_reported_crossing_comes_first_and_each_polled_cgroup_is_sampled_in_turn() {
+        let mut limits = polled(100);
+        limits.find_mut(99).unwrap().armed = Some((5, KernelThreshold::default()));
+        assert!(limits.fire(&ThresholdCrossed::upwards(99, 5)));
+        assert_eq!(limits.next_due(SECOND).map(|(id, _)| id), Some(99));
+        let mut sampled = BTreeSet::from([99]);
+        for second in 1..6 {
+            sampled.extend(std::iter::from_fn(|| limits.next_due(second * SECOND)).map(|(id, _)| id));
+        }
+        assert_eq!(sampled.len(), 100, "64 at once, and 20 a second");
+    }
 }

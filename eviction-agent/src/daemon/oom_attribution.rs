@@ -1,7 +1,6 @@
 //! Attributes OOM kills: from ids of cgroups to the container, the pod and the scope of the limit.
 
 use eviction_bpf::OomLimitOwner;
-use eviction_bpf::oom_limit_owner::Attribution;
 use eviction_core::oom::{LimitScope, OomKill};
 use eviction_core::time::Timestamp;
 use eviction_node::cgroup::pods::{Container, Pod, Pods};
@@ -21,12 +20,12 @@ pub(crate) fn knows_cgroup_of(kill: &eviction_bpf::OomKill, sampler: &Sampler) -
 }
 
 /// The cgroups that concern a kill, and which of them belong to pods and containers.
-pub(crate) struct KillCgroups<'a> {
+pub(crate) struct CgroupNames<'a> {
     tree: Cow<'a, Tree>,
     pods: Cow<'a, Pods>,
 }
 
-impl<'a> KillCgroups<'a> {
+impl<'a> CgroupNames<'a> {
     /// Returns the cgroups of the tree as it was last read. If the victim's cgroup is not in it, returns those
     /// that the kernel itself named at the kill: the cgroup may have existed only for a moment.
     pub(crate) fn of(kill: &eviction_bpf::OomKill, sampler: &'a Sampler, index: &PodIndex) -> Self {
@@ -70,21 +69,19 @@ impl<'a> KillCgroups<'a> {
         if pods.pods_root == Some(id) {
             return LimitScope::Kubepods;
         }
-        if pods.qos.iter().any(|(_, qos)| *qos == id) {
+        if pods.qos.contains(&id) {
             return LimitScope::Qos;
         }
         match pods.owner(id) {
-            Some(owner) if owner.container.is_some() => LimitScope::Container,
-            Some(_) => LimitScope::Pod,
+            Some((_, Some(_))) => LimitScope::Container,
+            Some((_, None)) => LimitScope::Pod,
             None => LimitScope::Other,
         }
     }
 
     /// Returns the pod and the container of a cgroup.
     pub(crate) fn owner(&self, id: u64) -> Option<(&Pod, Option<&Container>)> {
-        let owner = self.pods.owner(id)?;
-        let pod = self.pods.pods.get(owner.pod)?;
-        Some((pod, owner.container.and_then(|container| pod.containers.get(container))))
+        self.pods.owner(id)
     }
 
     /// Returns the names of the pod and the container of a cgroup, with the cgroup's path.
@@ -130,19 +127,18 @@ impl<'a> KillCgroups<'a> {
 pub(crate) fn describe(
     kill: &eviction_bpf::OomKill,
     at: Timestamp,
-    Attribution { owner, inferred }: Attribution,
-    cgroups: &KillCgroups<'_>,
+    cgroups: &CgroupNames<'_>,
     index: &PodIndex,
     inits: &mut ContainerInitTracker,
 ) -> OomKill {
     let mut described = OomKill {
         at: Some(at),
-        mono_ns: kill.stamp.ktime_ns,
+        mono_ns: kill.ktime_ns,
         pid: kill.tgid,
         tid: kill.pid,
         comm: kill.comm_lossy().to_string().into(),
-        inferred,
-        oom_group: killed_group(kill, owner),
+        inferred: kill.owner_inferred,
+        oom_group: killed_group(kill),
         anon: kill.rss.map(|rss| rss.anon),
         file: kill.rss.map(|rss| rss.file),
         shmem: kill.rss.map(|rss| rss.shmem),
@@ -156,7 +152,7 @@ pub(crate) fn describe(
     if let Some(victim) = kill.memcg_id() {
         cgroups.name_victim(&mut described, victim, index, inits);
     }
-    match owner {
+    match kill.owner {
         OomLimitOwner::Memcg(limited) => {
             cgroups.name_limit(&mut described, limited.id);
             described.usage = Some(limited.usage);
@@ -170,11 +166,11 @@ pub(crate) fn describe(
 
 /// Returns the cgroup whose processes are all killed with the victim: the topmost of those between the victim
 /// and the limit's owner that have `memory.oom.group` set (`mm/memcontrol.c: mem_cgroup_get_oom_group`).
-fn killed_group(kill: &eviction_bpf::OomKill, owner: OomLimitOwner) -> Option<u64> {
+fn killed_group(kill: &eviction_bpf::OomKill) -> Option<u64> {
     if kill.pid_only {
         return None;
     }
-    let top = match owner {
+    let top = match kill.owner {
         OomLimitOwner::Memcg(owner) => kill.chain.iter().position(|group| group.id == owner.id)? + 1,
         // The root has no such file.
         OomLimitOwner::Global => kill.chain.len(),

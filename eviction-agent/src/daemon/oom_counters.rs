@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use eviction_node::cgroup::files::{Version, parse_memory_events, parse_oom_control};
+use eviction_core::reading::{Reading, UnknownReason};
+use eviction_node::cgroup::files::{MemoryEvents, Version, parse_memory_events, parse_oom_control};
 use eviction_node::cgroup::tree::Tree;
 use eviction_node::file::read_once;
 use eviction_node::proc::vmstat::OomKillCounter;
@@ -15,42 +16,18 @@ use eviction_node::proc::vmstat::OomKillCounter;
 /// the kill.
 const READ_DELAY_NS: u64 = 100_000_000;
 
-/// The counters of a cgroup.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
-    /// How many processes of the cgroup were killed.
-    kills: u64,
-    /// How often the limit of the cgroup was hit, if the kernel counts that.
-    ooms: Option<u64>,
-}
-
-impl Counts {
-    /// Reads the counters of the cgroup itself, without its descendants.
-    fn read(folder: &Path, version: Version) -> Option<Self> {
-        match version {
-            Version::V1 => {
-                let text = read_once(&folder.join("memory.oom_control"), 4096).ok()?;
-                Some(Self { kills: parse_oom_control(&text).known()?, ooms: None })
-            }
-            Version::V2 => {
-                let events = parse_memory_events(&read_once(&folder.join("memory.events.local"), 4096).ok()?);
-                Some(Self { kills: events.oom_kill.known()?, ooms: events.oom.known() })
-            }
-        }
-    }
-}
-
 /// The counters of the machine and of each cgroup at one time.
 #[derive(Debug)]
 struct AllCounts {
     /// `None` while /proc/vmstat cannot be read.
     machine: Option<u64>,
-    groups: BTreeMap<u64, Counts>,
+    /// By the ids of the cgroups.
+    groups: BTreeMap<u64, MemoryEvents>,
 }
 
 /// Kills since the counters were last read.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct CountedKills {
+pub(crate) struct NewOomKills {
     /// The number of kills in each cgroup that exists, by the id of the cgroup.
     pub(crate) groups: Vec<(u64, u64)>,
     /// Kills in removed cgroups, or outside of the node.
@@ -117,7 +94,7 @@ impl OomCounters {
 
     /// Reads the counters if they are due, and returns the new kills. Files of cgroups are read only if the
     /// machine's counter has changed.
-    pub(crate) fn read(&mut self, tree: &Tree, now_ns: u64) -> Option<CountedKills> {
+    pub(crate) fn read(&mut self, tree: &Tree, now_ns: u64) -> Option<NewOomKills> {
         let is_due = self.due_ns.is_some_and(|(first_ns, _)| first_ns <= now_ns);
         if self.last.is_some() && !is_due {
             return None;
@@ -137,18 +114,21 @@ impl OomCounters {
 
 /// Returns the new kills. The machine's counter bounds those of the cgroups: kills that a cgroup counted before
 /// it was in the tree were reported as elsewhere.
-fn new_kills(before: &AllCounts, now: &AllCounts) -> CountedKills {
+fn new_kills(before: &AllCounts, now: &AllCounts) -> NewOomKills {
     let machine = before.machine.zip(now.machine).map(|(before, now)| now.saturating_sub(before));
     let mut left = machine.unwrap_or(u64::MAX);
-    let mut found = CountedKills::default();
-    for (&group, counts) in &now.groups {
-        let before = before.groups.get(&group).copied().unwrap_or(Counts { kills: 0, ooms: Some(0) });
-        let kills = counts.kills.saturating_sub(before.kills).min(left);
+    let mut found = NewOomKills::default();
+    for (&group, now) in &now.groups {
+        let none = MemoryEvents { oom: Reading::Known(0), oom_kill: Reading::Known(0) };
+        let before = before.groups.get(&group).copied().unwrap_or(none);
+        let more =
+            |before: Reading<u64>, now: Reading<u64>| Some(now.known()?.saturating_sub(before.known()?));
+        let kills = more(before.oom_kill, now.oom_kill).unwrap_or(0).min(left);
         if kills > 0 {
             left -= kills;
             found.groups.push((group, kills));
         }
-        if before.ooms.zip(counts.ooms).is_some_and(|(before, now)| before < now) {
+        if more(before.oom, now.oom).is_some_and(|more| more > 0) {
             found.limited.push(group);
         }
     }
@@ -156,11 +136,25 @@ fn new_kills(before: &AllCounts, now: &AllCounts) -> CountedKills {
     found
 }
 
-fn read_groups(tree: &Tree, version: Version) -> impl Iterator<Item = (u64, Counts)> {
+/// Reads the counters of each cgroup whose kills the kernel counts.
+fn read_groups(tree: &Tree, version: Version) -> impl Iterator<Item = (u64, MemoryEvents)> {
     tree.groups().iter().enumerate().filter_map(move |(index, group)| {
         let folder = tree.root().join(tree.relative_path(index));
-        Some((group.id, Counts::read(&folder, version)?))
+        Some((group.id, read_group(&folder, version)?))
     })
+}
+
+/// Reads the counters of the cgroup itself, without its descendants.
+fn read_group(folder: &Path, version: Version) -> Option<MemoryEvents> {
+    let events = match version {
+        Version::V1 => {
+            let text = read_once(&folder.join("memory.oom_control"), 4096).ok()?;
+            let oom_kill = parse_oom_control(&text);
+            MemoryEvents { oom: Reading::Unknown(UnknownReason::Absent), oom_kill }
+        }
+        Version::V2 => parse_memory_events(&read_once(&folder.join("memory.events.local"), 4096).ok()?),
+    };
+    events.oom_kill.known().map(|_| events)
 }
 
 #[cfg(test)]
@@ -168,21 +162,23 @@ mod tests {
     use super::*;
 
     fn counts(machine: Option<u64>, groups: &[(u64, u64, u64)]) -> AllCounts {
-        let groups = groups.iter().map(|&(id, kills, ooms)| (id, Counts { kills, ooms: Some(ooms) }));
+        let events =
+            |oom, oom_kill| MemoryEvents { oom: Reading::Known(oom), oom_kill: Reading::Known(oom_kill) };
+        let groups = groups.iter().map(|&(id, kills, ooms)| (id, events(ooms, kills)));
         AllCounts { machine, groups: groups.collect() }
     }
 
     #[test]
     fn new_kills_are_found_by_changed_counters() {
         let before = counts(Some(5), &[(1, 4, 0), (2, 1, 1), (3, 0, 0)]);
-        assert_eq!(new_kills(&before, &before), CountedKills::default());
+        assert_eq!(new_kills(&before, &before), NewOomKills::default());
         let now = counts(Some(10), &[(1, 6, 0), (2, 1, 2), (4, 1, 0)]);
-        let expected = CountedKills { groups: vec![(1, 2), (4, 1)], elsewhere: 2, limited: vec![2] };
+        let expected = NewOomKills { groups: vec![(1, 2), (4, 1)], elsewhere: 2, limited: vec![2] };
         assert_eq!(new_kills(&before, &now), expected);
         let one = counts(Some(6), &[(1, 4, 0), (2, 1, 1), (4, 2, 0)]);
         assert_eq!(new_kills(&before, &one).groups, [(4, 1)], "one was reported before");
         let unknown = AllCounts { machine: None, ..now };
-        assert_eq!(new_kills(&before, &unknown), CountedKills { elsewhere: 0, ..expected });
+        assert_eq!(new_kills(&before, &unknown), NewOomKills { elsewhere: 0, ..expected });
     }
 
     #[test]
@@ -194,7 +190,7 @@ mod tests {
             write("memory.oom_control", &format!("oom_kill {kills}\n"));
         };
         kill(3);
-        let tree = Tree::scan(folder.path(), None).unwrap();
+        let tree = Tree::scan(folder.path()).unwrap();
         let mut counters = OomCounters::new(folder.path(), Version::V1, &tree);
         kill(4);
         assert_eq!(counters.read(&tree, 0), None, "no read was requested");
@@ -203,7 +199,7 @@ mod tests {
         assert_eq!(counters.read(&tree, 5), None, "the kernel may not have killed yet");
         counters.schedule_read(9);
         let groups = vec![(tree.groups()[0].id, 1)];
-        let expected = CountedKills { groups, ..CountedKills::default() };
+        let expected = NewOomKills { groups, ..NewOomKills::default() };
         assert_eq!(counters.read(&tree, 5 + READ_DELAY_NS).as_ref(), Some(&expected));
         assert_eq!(counters.due_in_ns(5 + READ_DELAY_NS), Some(4), "the second notice");
         counters.request_read();
@@ -223,9 +219,12 @@ mod tests {
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
         write("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
         write("memory.events.local", "low 0\nhigh 0\nmax 9\noom 2\noom_kill 1\noom_group_kill 0\n");
-        let read = |version| Counts::read(folder.path(), version);
-        assert_eq!(read(Version::V1), Some(Counts { kills: 3, ooms: None }));
-        assert_eq!(read(Version::V2), Some(Counts { kills: 1, ooms: Some(2) }));
+        let read = |version| {
+            let events = read_group(folder.path(), version)?;
+            Some((events.oom_kill.known()?, events.oom.known()))
+        };
+        assert_eq!(read(Version::V1), Some((3, None)));
+        assert_eq!(read(Version::V2), Some((1, Some(2))));
         write("memory.oom_control", "oom_kill_disable 0\n");
         assert_eq!(read(Version::V1), None);
     }

@@ -25,7 +25,11 @@ pub(crate) enum PodSource {
     /// A file, and the policy that applies to its pods.
     File { file: Box<PodsFile<Vec<Pod>>>, policy: Box<Policy> },
     /// The API server.
-    Watch(WatchedPods),
+    Watch {
+        pods: Receiver<Arc<StoreView<KnownPod>>>,
+        /// The error that was returned last, empty before the first; `None` if the API server has responded since.
+        error: Option<String>,
+    },
 }
 
 impl PodSource {
@@ -41,7 +45,7 @@ impl PodSource {
     /// Returns the pods that the API server has sent so far.
     pub(crate) fn watched(mut pods: Receiver<Arc<StoreView<KnownPod>>>) -> (Self, PodIndex) {
         let index = index(&pods.borrow_and_update());
-        (Self::Watch(WatchedPods { pods, announce: true, error: None }), index)
+        (Self::Watch { pods, error: Some(String::new()) }, index)
     }
 
     /// Waits for the next change. Returns a new index, or why there is none, which is counted and logged. Waits
@@ -59,7 +63,7 @@ impl PodSource {
                 }
             },
             // The watch has logged and counted the error.
-            Self::Watch(watch) => watch.changed().await,
+            Self::Watch { pods, error } => watched_change(pods, error).await,
         }
     }
 
@@ -68,7 +72,7 @@ impl PodSource {
         match self {
             Self::Nothing => false,
             Self::File { .. } => true,
-            Self::Watch(watch) => watch.pods.borrow().synced,
+            Self::Watch { pods, .. } => pods.borrow().synced,
         }
     }
 }
@@ -80,43 +84,33 @@ fn pod_index(pods: Vec<Pod>, policy: &Policy) -> PodIndex {
 /// How long to wait for further changes: a pod that starts is updated three times within moments.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 
-/// The pods of the node, whenever they change.
-pub(crate) struct WatchedPods {
-    pods: Receiver<Arc<StoreView<KnownPod>>>,
-    /// Whether the next index without an error is to be published even if it is the same.
-    announce: bool,
-    /// The error that was returned last; `None` if the API server has responded since.
-    error: Option<String>,
-}
-
-impl WatchedPods {
-    /// Waits for the next change. Returns another index, or why the API server does not respond; the index as it
-    /// is then follows. May be cancelled at any time. Waits forever when the watch has ended; the agent ends then.
-    async fn changed(&mut self) -> Result<PodIndex, String> {
-        if self.pods.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-        // The change must not be lost if the wait is cancelled.
-        self.pods.mark_changed();
-        sleep(DEBOUNCE).await;
-        let view = Arc::clone(&self.pods.borrow_and_update());
-        let has_failed = view.error.is_some();
-        let before = std::mem::replace(&mut self.error, view.error.clone());
-        if let Some(error) = view.error.clone().filter(|_| before != view.error) {
-            // The pods that arrived before the error are returned next.
-            self.pods.mark_changed();
-            self.announce = true;
-            return Err(error);
-        }
-        let index = index(&view);
-        let is_announced = !has_failed && std::mem::take(&mut self.announce);
-        Ok(if is_announced { index } else { index.reported_on_change() })
+/// Waits for the next change of the watched pods. Returns another index, or why the API server does not respond; the
+/// index as it is then follows. When the server responds again, an index is published even if it is the same. May be
+/// cancelled at any time. Waits forever when the watch has ended; the agent ends then.
+async fn watched_change(
+    pods: &mut Receiver<Arc<StoreView<KnownPod>>>,
+    error: &mut Option<String>,
+) -> Result<PodIndex, String> {
+    if pods.changed().await.is_err() {
+        std::future::pending::<()>().await;
     }
+    // The change must not be lost if the wait is cancelled.
+    pods.mark_changed();
+    sleep(DEBOUNCE).await;
+    let view = Arc::clone(&pods.borrow_and_update());
+    let before = std::mem::replace(error, view.error.clone());
+    if let Some(error) = view.error.clone().filter(|_| before != view.error) {
+        // The pods that arrived before the error are returned next.
+        pods.mark_changed();
+        return Err(error);
+    }
+    let has_responded = before.is_some() && view.error.is_none();
+    let index = index(&view);
+    Ok(if has_responded { index } else { index.reported_on_change() })
 }
 
 fn index(view: &StoreView<KnownPod>) -> PodIndex {
-    let unreadable = view.unreadable.iter().map(|pod| format!("{}: {}", pod.key, pod.why));
-    PodIndex::new(view.objects.clone()).with_unreadable(unreadable.collect())
+    PodIndex::new(view.objects.clone()).with_unreadable(view.unreadable.clone())
 }
 
 #[cfg(test)]

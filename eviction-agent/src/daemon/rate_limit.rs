@@ -34,7 +34,7 @@ const STALE_AFTER: Duration = Duration::from_secs(5);
 /// An eviction that counts against the limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct CountedKill {
+pub(crate) struct RateLimitEntry {
     /// The evicted pod.
     pub(crate) pod: Arc<PodName>,
     /// When the eviction began or, once it has ended, when it ended.
@@ -59,7 +59,7 @@ pub(crate) enum Admission {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RateLimit {
     /// The counted evictions, ordered by begin. None is older than both windows and the cool-down.
-    pub(crate) kills: Vec<CountedKill>,
+    pub(crate) evictions: Vec<RateLimitEntry>,
 }
 
 impl RateLimit {
@@ -102,8 +102,8 @@ impl RateLimit {
     /// Checks the target against the counted evictions. An eviction of the previous agent that is continued
     /// does not count twice.
     fn admit_by_history(&self, target: &KillTarget, now_ns: u64) -> Result<(), KillRejection> {
-        let others = self.kills.iter().filter(|kill| kill.decision != target.decision);
-        let of_pod = others.clone().filter(|kill| is_same_pod(&kill.pod, &target.pod));
+        let others = self.evictions.iter().filter(|it| it.decision != target.decision);
+        let of_pod = others.clone().filter(|it| is_same_pod(&it.pod, &target.pod));
         if let Some((_, until_ns)) = limit(of_pod.clone(), 1, COOL_DOWN, now_ns) {
             return Err(KillRejection::CoolDown { until_ns });
         }
@@ -119,8 +119,8 @@ impl RateLimit {
     /// Counts the target's eviction from now on. It has begun, or is continued after a restart.
     pub(crate) fn record_begin(&mut self, target: &KillTarget, now_ns: u64) {
         self.remove_expired(now_ns);
-        self.kills.retain(|kill| kill.decision != target.decision);
-        self.kills.push(CountedKill {
+        self.evictions.retain(|it| it.decision != target.decision);
+        self.evictions.push(RateLimitEntry {
             pod: Arc::clone(&target.pod),
             at_ns: now_ns,
             decision: target.decision,
@@ -129,22 +129,20 @@ impl RateLimit {
 
     /// Notes that the eviction of `decision` has ended, successfully or not. The cool-down begins now.
     pub(crate) fn record_end(&mut self, decision: u64, now_ns: u64) {
-        for kill in &mut self.kills {
-            if kill.decision == decision {
-                kill.at_ns = kill.at_ns.max(now_ns);
-            }
+        for it in self.evictions.iter_mut().filter(|it| it.decision == decision) {
+            it.at_ns = it.at_ns.max(now_ns);
         }
         self.remove_expired(now_ns);
     }
 
     /// Removes the eviction of `decision`, of which nothing was done: it does not count.
     pub(crate) fn discard(&mut self, decision: u64) {
-        self.kills.retain(|kill| kill.decision != decision);
+        self.evictions.retain(|it| it.decision != decision);
     }
 
     fn remove_expired(&mut self, now_ns: u64) {
         let kept = nanos(POD_WINDOW.max(NODE_WINDOW).max(COOL_DOWN));
-        self.kills.retain(|kill| now_ns.saturating_sub(kill.at_ns) <= kept);
+        self.evictions.retain(|it| now_ns.saturating_sub(it.at_ns) <= kept);
     }
 }
 
@@ -154,16 +152,16 @@ fn is_same_pod(one: &PodName, other: &PodName) -> bool {
     one.uid == other.uid || (same_name && !one.name.is_empty())
 }
 
-/// Returns the number of kills in the window, and when one more fits, if they are `limit` or more.
+/// Returns the number of evictions in the window, and when one more fits, if they are `limit` or more.
 fn limit<'a>(
-    kills: impl Iterator<Item = &'a CountedKill>,
+    evictions: impl Iterator<Item = &'a RateLimitEntry>,
     limit: usize,
     window: Duration,
     now_ns: u64,
 ) -> Option<(u32, u64)> {
     let window_ns = nanos(window);
     let mut times: Vec<u64> =
-        kills.map(|kill| kill.at_ns).filter(|at_ns| now_ns.saturating_sub(*at_ns) < window_ns).collect();
+        evictions.map(|it| it.at_ns).filter(|at_ns| now_ns.saturating_sub(*at_ns) < window_ns).collect();
     times.sort_unstable();
     // The time when enough have left the window that one more fits.
     let last_to_leave = *times.get(times.len().checked_sub(limit)?)?;

@@ -11,11 +11,11 @@ use eviction_core::policy::eviction_settings::KernelKillMode;
 use eviction_core::progress::KillUpdate;
 use eviction_core::threshold::ThresholdLevels;
 use eviction_cri::ReclaimConfig;
-use eviction_kill::{CgroupDirs, KillMode, Killer, KillerConfig, MreleaseResult};
+use eviction_kill::{CgroupDirs, CgroupScope, Killer, MreleaseResult, NodeLock};
 use eviction_node::backend::BackendSelection;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
-use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
+use eviction_node::cgroup::sampler::{Sampler, max_descriptors};
 use eviction_node::clock::{Clock, mono_ns};
 use eviction_node::container_init::ContainerInitTracker;
 use eviction_node::file::raise_descriptor_limit;
@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::cluster::{self, Cluster, EvictionSender, NodeStatusSender};
 use super::config_reload::{Reload, reclaims};
-use super::configuration::{Configuration, ConfigurationFiles};
+use super::configuration::{Configuration, ConfigurationFiles, STATE_DIR};
 use super::container_status::ContainerStatusTracker;
 use super::control_loop::{
     Command, ControlLoop, Gauges, KillOrders, OutageFreezes, PodStorageWatch, ReclaimState, State,
@@ -307,7 +307,7 @@ pub(crate) fn build(
 
 /// Reads the cgroup tree. Fails if pods are hidden from this cgroup namespace.
 fn open_sampler(root: NodeRoot, pod_index: &PodIndex) -> Result<Sampler, Failure> {
-    let sampler = Sampler::new(root, &SamplerOptions::default(), |uid| pod_index.contains(uid))
+    let sampler = Sampler::new(root, Path::new("/proc"), max_descriptors(), |uid| pod_index.contains(uid))
         .map_err(|error| Failure::because("read the cgroup tree", &error))?;
     sampler
         .root()
@@ -333,11 +333,17 @@ pub(super) fn killer(
     updates: mpsc::Sender<KillUpdate>,
     metrics: &Arc<Metrics>,
 ) -> Result<Killer, Failure> {
-    // It takes the lock also if only some policies let it act.
-    let mode = if action.is_dry() { KillMode::DryRun } else { KillMode::Kill };
     let NodeRoot { memory, pids, freezer, unified, version: _, whole_machine: _, partial: _ } = root.clone();
-    let roots = CgroupDirs { id: None, memory, pids, freezer, unified };
-    let config = KillerConfig::new(mode, roots);
+    let scope = CgroupScope::open(&CgroupDirs { id: None, memory, pids, freezer, unified });
+    let scope = scope.map_err(Failure::failed)?;
+    // It takes the lock also if only some policies let it act.
+    let lock = (!action.is_dry()).then(|| NodeLock::acquire(&root.memory)).transpose().map_err(|error| {
+        let failure = Failure::failed(chain(&error));
+        match error.help() {
+            Some(help) => failure.help(help),
+            None => failure,
+        }
+    })?;
     let releases = metrics.process_mrelease.clone();
     let count = move |result| {
         let result = match result {
@@ -347,11 +353,6 @@ pub(super) fn killer(
         };
         releases.with([result]).inc();
     };
-    Killer::new(config, updates, count).map_err(|error| {
-        let failure = Failure::failed(chain(&error));
-        match error.help() {
-            Some(help) => failure.help(help),
-            None => failure,
-        }
-    })
+    Killer::new(scope, lock, Path::new(STATE_DIR), updates, count)
+        .map_err(|error| Failure::because("start the thread that finishes kills", &error))
 }

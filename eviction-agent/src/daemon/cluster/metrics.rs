@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use crate::telemetry::metrics::{Label, Metrics, unix_now};
 use eviction_kube::events::{EventResult, Reason};
-use eviction_kube::{Code, MetricEvent, Observer, PATCH_KINDS, PATCH_RESULTS, WatchEvent};
+use eviction_kube::{MetricEvent, Observer, PATCH_KINDS, PATCH_RESULTS, WatchEvent};
 
 /// Returns an observer that exports the traffic between the agent and the API server as metrics.
 pub(crate) fn observer(metrics: Arc<Metrics>) -> Observer {
     Observer::new(move |event| match event {
         MetricEvent::Request { operation, code } => {
-            metrics.kube_api_requests.with([operation.into(), Label::from(code.to_string())]).inc();
-            if let Code::Status(_) = code {
+            let label = code.map_or_else(Label::from, |status| Label::from(status.to_string()));
+            metrics.kube_api_requests.with([operation.into(), label]).inc();
+            if code.is_ok() {
                 metrics.kube_api_last_response.set_f64(Some(unix_now()));
             }
         }
@@ -102,10 +103,10 @@ mod tests {
         let metrics = Arc::new(Metrics::new("0", "0"));
         let observer = observer(Arc::clone(&metrics));
         let operation = "evict_pod";
-        observer.observe(MetricEvent::Request { operation, code: Code::Unsent });
+        observer.observe(MetricEvent::Request { operation, code: Err("unsent") });
         assert_eq!(metrics.kube_api_last_response.get(), None, "there was none");
         for status in [201, 429, 429] {
-            observer.observe(MetricEvent::Request { operation, code: Code::Status(status) });
+            observer.observe(MetricEvent::Request { operation, code: Ok(status) });
         }
         let of = |code: &str| metrics.kube_api_requests.with([operation.to_owned(), code.to_owned()]).get();
         assert_eq!((of("201"), of("429"), of("unsent")), (1, 2, 1));

@@ -10,15 +10,16 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 use eviction_config::{ActionSettings, DryRun, EvictionRequests};
+use eviction_core::input::ApiReachability;
 use eviction_core::node::Node;
-use eviction_core::node_conditions::pressure::{Cause, InitialConditions};
+use eviction_core::node_conditions::pressure::{InitialCondition, PressureCause};
 use eviction_core::progress::KillUpdate;
 use eviction_core::units::GoDuration;
 use eviction_kube::events::EventSink;
 use eviction_kube::{
-    Access, Clean, Client, DaemonSetName, EvictionRequest, Evictor, EvictorConfig, KubeSession, NodeName,
-    NodePatcher, NodeStatusUpdate, Observer, OperationError, StoreView, check_access, clean_node, list_nodes,
-    wait_ready,
+    Access, Client, DaemonSetName, EvictionRequest, Evictor, EvictorConfig, KubeSession, Leftovers, NodeName,
+    NodeStatusUpdate, Observer, OperationError, StoreView, check_access, clean_node, find_leftovers,
+    list_nodes, wait_ready,
 };
 use eviction_node::clock::Clock;
 
@@ -113,8 +114,8 @@ impl Cluster {
     }
 
     /// Returns whether the API server is available, if evictions depend on it.
-    pub(crate) fn reachable(&self) -> Option<watch::Receiver<bool>> {
-        self.evictions.as_ref().map(|_| self.client.reachable())
+    pub(crate) fn reachability(&self) -> Option<watch::Receiver<ApiReachability>> {
+        self.evictions.as_ref().map(|_| self.client.reachability())
     }
 
     /// Starts to send, each request once the state of its revision is written. Needs a tokio runtime.
@@ -188,7 +189,7 @@ async fn forward<T, F: Future<Output = ()>>(
 fn with_system_times(mut update: NodeStatusUpdate, clock: &Clock) -> NodeStatusUpdate {
     for pressure in &mut update.pressures {
         pressure.since = pressure.since.map(|since| clock.shown(since));
-        if let Cause::Transition { since } = &mut pressure.cause {
+        if let Some(PressureCause::Transition { since }) = &mut pressure.cause {
             *since = clock.shown(*since);
         }
     }
@@ -203,9 +204,10 @@ async fn send_initial_conditions(
     let clock = Clock::start();
     let view = Arc::clone(&*nodes.wait_for(|view| view.synced && !view.objects.is_empty()).await.ok()?);
     let node = view.objects.first()?;
-    let seed = InitialConditions::of(node, clock.shown(clock.now().wall)).map(|shown| clock.steady(shown));
+    let now = clock.shown(clock.now().wall);
+    let seed = InitialCondition::all(node, now, |shown| clock.steady(shown));
     // Without a control loop the initial conditions are not needed.
-    commands.upgrade()?.send(Command::Seed(Box::new(seed))).await.ok()
+    commands.upgrade()?.send(Command::Seed(seed)).await.ok()
 }
 
 /// Sends the images of the node's object to the control loop whenever they change.
@@ -271,7 +273,7 @@ fn run_once<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
 }
 
 /// A node, and what was removed from it, or why that failed.
-pub type Cleaned = (String, Result<Clean, Failure>);
+pub type Cleaned = (String, Result<Leftovers, Failure>);
 
 /// Removes the agent's conditions and taints from these nodes, else from all nodes of the cluster, one after
 /// the other. Without a kubeconfig, uses the service account of the pod that this runs in.
@@ -292,10 +294,12 @@ pub fn clean_nodes(
             Some(names) => names,
             None => list_nodes(&client).await?,
         };
-        let patcher = NodePatcher::new(client, dry_run != DryRun::None);
         let mut cleaned = Vec::new();
         for name in names {
-            let result = clean_node(&patcher, &name, dry_run == DryRun::Client).await;
+            let result = match dry_run {
+                DryRun::Client => find_leftovers(&client, &name).await,
+                DryRun::None | DryRun::Server => clean_node(&client, &name, dry_run == DryRun::Server).await,
+            };
             cleaned.push((name, result.map_err(Failure::from)));
         }
         Ok(cleaned)

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use eviction_core::decision::Decision;
-use eviction_core::node_conditions::pressure::{InitialConditions, Pressures, PublishedCondition};
+use eviction_core::node_conditions::pressure::{InitialCondition, Pressures, PublishedCondition};
 use eviction_core::policy::{Policy, Threshold};
 use eviction_core::progress::KillRejection;
 use eviction_core::signal::NodeCondition;
@@ -134,8 +134,10 @@ impl NodeStatusSender {
 
     /// Takes the initial conditions and taints of the node's object. Returns those that the state of the
     /// previous agent does not cover.
-    pub(crate) fn seed(&mut self, seed: InitialConditions) -> InitialConditions {
-        let seed = self.restored.map_or(seed, |known| seed.after(known));
+    pub(crate) fn seed(&mut self, mut seed: Vec<InitialCondition>) -> Vec<InitialCondition> {
+        if let Some(known) = self.restored {
+            seed.retain(|it| it.is_newer_than(known));
+        }
         self.pressures.seed(&seed);
         self.is_seeded = true;
         seed
@@ -175,7 +177,6 @@ impl NodeStatusSender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spsc::Next;
     use eviction_core::fixture::{at, engine, hard, node, policy, set, snapshot, step};
     use eviction_core::input::Event;
     use eviction_core::signal::Signal::MemoryAvailable;
@@ -191,15 +192,13 @@ mod tests {
                 ::tests::allocations::count_allocations(|| sender.send(&decision, engine.policy(), 0));
             assert_eq!(allocations, 0);
         };
-        let mut next = || match receiver.next() {
-            Next::Value(AfterRevision { value, .. }) => {
-                Some((value.number, value.pressures.map(|it| it.status.name())))
-            }
-            Next::Empty | Next::Ended => None,
+        let mut next = || {
+            let AfterRevision { value, .. } = receiver.try_recv().ok()?;
+            Some((value.number, value.pressures.map(|it| it.status.name())))
         };
         sample(&mut sender, 0, 500);
         assert_eq!((next(), sender.number()), (None, 0));
-        sender.seed(InitialConditions::default());
+        sender.seed(Vec::new());
         sample(&mut sender, 1, 500);
         assert_eq!(next(), Some((1, ["False"; 3])));
         sample(&mut sender, 2, 400);

@@ -18,7 +18,7 @@ use eviction_node::clock::mono_ns;
 
 use super::ControlLoop;
 use super::evictions::grace_of;
-use crate::telemetry::event_log::{self, PodFreeze};
+use crate::telemetry::event_log::{self, PodRef};
 
 /// The pods that were frozen in this outage: one at a time, and each once. A freeze releases nothing, so the same
 /// pod would be chosen again and again.
@@ -99,17 +99,19 @@ impl ControlLoop {
         let until_ns = mono_ns().saturating_add(timeout.max(0).unsigned_abs());
         self.freezes.uids.insert(pod.uid.clone());
         self.freezes.frozen = frozen.map(|guard| Freeze { pod: Arc::clone(pod), until_ns, guard });
-        self.publish_freeze(PodFreeze::new(pod, state, reason));
+        self.publish_freeze(pod, state, reason);
     }
 
     fn thaw(&mut self, why: &str) {
         let Some(Freeze { pod, guard, .. }) = self.freezes.frozen.take() else { return };
         drop(guard);
-        self.publish_freeze(PodFreeze::new(&pod, "thawed", Some(why.to_owned())));
+        self.publish_freeze(&pod, "thawed", Some(why.to_owned()));
     }
 
-    fn publish_freeze(&mut self, event: PodFreeze) {
-        self.telemetry.publish(event_log::Event::PodFreeze(event), self.clock.now().wall);
+    fn publish_freeze(&mut self, pod: &PodName, state: &'static str, reason: Option<String>) {
+        let (pod_uid, pod) = (pod.uid.to_string(), PodRef::from(pod));
+        let event = event_log::Event::PodFreeze { pod, pod_uid, state, reason };
+        self.telemetry.publish(event, self.clock.now().wall);
     }
 
     /// Returns the directories of a pod's containers, not of the pod: on cgroup v1 the container runtime could

@@ -63,7 +63,7 @@ impl AwaitedSpace {
 
 /// A pod that is evicted for a disk.
 #[derive(Debug)]
-pub(super) struct Victim {
+pub(super) struct DiskVictim {
     decision: u64,
     request: StorageRequest,
     /// When the pod terminated, CLOCK_MONOTONIC in nanoseconds.
@@ -81,7 +81,7 @@ impl ControlLoop {
         let storage = self.node_sampler.storage_of(&evicted.pod.uid);
         if let (true, Some(decision), Some(storage)) = (is_of_disk, evicted.decision, storage) {
             let request = StorageRequest::of_remaining(known, storage);
-            self.storage.victims.push(Victim { decision, request, terminated_ns: None });
+            self.storage.victims.push(DiskVictim { decision, request, terminated_ns: None });
         }
     }
 

@@ -4,11 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eviction_bpf::{EventClass, TaskAlarm};
+use eviction_bpf::EventClass;
 use eviction_core::input::Event;
 use eviction_core::time::nanos;
 
-use super::super::memory_notifier::EventBatch;
 use super::ControlLoop;
 use crate::error::chain;
 use crate::telemetry::event_log;
@@ -31,45 +30,6 @@ const TREE_RETRY_DELAY: Duration = Duration::from_secs(1);
 const TREE_POSTPONEMENT: Duration = Duration::from_secs(1);
 
 impl ControlLoop {
-    /// Publishes kills and alarms at once. A change of the tree is read when it has settled. Returns the kernel's
-    /// timestamp of the crossing of a memory threshold.
-    pub(super) fn handle_bpf_events(&mut self, events: EventBatch) -> Option<u64> {
-        let EventBatch {
-            crossed_ns,
-            pods_crossed,
-            kernel_kills,
-            tree_changed,
-            kills,
-            alarms,
-            missed,
-            disk_crossed_ns,
-        } = events;
-        if pods_crossed {
-            self.node_sampler.allocatable.read_at_next_sample();
-        }
-        for kill in kernel_kills {
-            self.handle_kernel_kill(&kill);
-        }
-        if disk_crossed_ns.is_some() {
-            self.notifier.bpf.count_disk_crossing();
-        }
-        if tree_changed {
-            self.schedule_tree_read();
-        }
-        if missed {
-            // The next sync takes a full sample of a tree that is read again.
-            (self.state.last_full_ns, self.state.tree_read_ns) = (0, 0);
-        }
-        // The last tree has the names of cgroups that were removed meanwhile, but not of new ones.
-        let is_unknown = |alarm: &TaskAlarm| self.node_sampler.cgroups.group(alarm.memcg_id).is_none();
-        if alarms.iter().any(is_unknown) && (missed || self.state.tree_due_ns.is_some()) {
-            self.refresh_tree();
-        }
-        self.handle_oom_kills(&kills);
-        self.publish_task_alarms(&alarms);
-        crossed_ns
-    }
-
     pub(super) fn adopt_pods(&mut self, pod_index: PodIndex) {
         let reread = !pod_index.is_quiet();
         self.pod_index = pod_index;

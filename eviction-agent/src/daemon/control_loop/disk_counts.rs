@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use eviction_bpf::DiskUsage;
+use eviction_bpf::DiskUsageKey;
 use eviction_node::cgroup::names::ContainerKind;
 use eviction_node::cgroup::pods::Pod;
 use eviction_node::fs::{InodeGrowth, StorageSample};
@@ -22,17 +22,9 @@ use super::pod_storage::{AHEAD, Extent, LIMITS_PACE};
 /// the file system itself, are among them.
 const MIN_ELSEWHERE: i64 = 1 << 20;
 
-/// What the probes on ext4 had counted for each pod when its reading was requested.
-#[derive(Debug, Default)]
-pub(super) struct DiskCounts {
-    /// The number of the programs that counted.
-    programs: u32,
-    /// The counts, by the ids of the pods' cgroups.
-    pods: BTreeMap<u64, PodCounts>,
-}
-
-#[derive(Debug)]
-struct PodCounts {
+/// What the probes on ext4 have counted for a pod so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PodCounts {
     /// Inodes that were created on nodefs and on imagefs.
     inodes: [i64; 2],
     /// Bytes that the containers took less those that they freed.
@@ -41,31 +33,27 @@ struct PodCounts {
     containers: Vec<u64>,
 }
 
-/// The values from which on a pod's bytes elsewhere are counted.
-#[derive(Clone, Debug, Default)]
-struct Baseline {
-    /// Bytes that the programs counted.
-    counted: i64,
-    /// Bytes that the reading found.
-    read: u64,
-    /// The containers at that time.
-    containers: Vec<u64>,
-}
+impl PodCounts {
+    /// Returns the inodes that the pod created on nodefs or imagefs, whichever is more: they may be the same file
+    /// system.
+    pub(super) fn made_inodes(&self) -> Option<i64> {
+        self.inodes.into_iter().max()
+    }
 
-/// The bytes that were counted of each pod and that no reading found.
-#[derive(Debug, Default)]
-pub(super) struct BytesElsewhere {
-    programs: u32,
-    /// The cgroups of pods that are older than the programs, with the values of the first reading from which on
-    /// their bytes are counted.
-    older: BTreeMap<u64, Option<Baseline>>,
-}
+    /// Returns the counts without the bytes that a reading found: the rest is elsewhere.
+    fn without(&self, found: u64) -> Self {
+        Self { bytes: self.bytes.saturating_sub_unsigned(found), ..self.clone() }
+    }
 
-impl DiskCounts {
-    /// Returns the inodes that the pod with this cgroup created on nodefs or imagefs, whichever is more: they
-    /// may be the same file system.
-    pub(super) fn made_by(&self, cgroup: u64) -> Option<i64> {
-        self.pods.get(&cgroup)?.inodes.into_iter().max()
+    /// Returns whether a container of `before` has ended.
+    fn lacks_container_of(&self, before: &Self) -> bool {
+        before.containers.iter().any(|id| self.containers.binary_search(id).is_err())
+    }
+
+    /// Returns the bytes elsewhere that were added since `before`, if they are worth a report.
+    fn elsewhere_since(&self, before: &Self) -> Option<u64> {
+        let elsewhere = self.bytes.saturating_sub(before.bytes);
+        (elsewhere >= MIN_ELSEWHERE).then_some(elsewhere.unsigned_abs())
     }
 }
 
@@ -86,10 +74,9 @@ impl ControlLoop {
             return false;
         }
         let Some(before) = self.storage.counts_ahead(now_ns) else { return false };
-        let now = self.count_disk_usage().filter(|now| now.programs == before.programs);
-        let Some(now) = now else { return false };
-        let since = now.pods.iter().map(|(&cgroup, PodCounts { inodes: now, .. })| {
-            let [node, image] = before.pods.get(&cgroup)?.inodes;
+        let Some(now) = self.count_disk_usage() else { return false };
+        let since = now.iter().map(|(&cgroup, PodCounts { inodes: now, .. })| {
+            let [node, image] = before.get(&cgroup)?.inodes;
             Some(InodeGrowth { cgroup, inodes: [now[0].wrapping_sub(node), now[1].wrapping_sub(image)] })
         });
         // A pod without an earlier count has not been read.
@@ -98,15 +85,14 @@ impl ControlLoop {
         true
     }
 
-    /// Returns what each pod has taken so far of nodefs and imagefs; `None` unless both are counted.
-    pub(super) fn count_disk_usage(&self) -> Option<DiskCounts> {
+    /// Returns what each pod has taken so far of nodefs and imagefs, by the ids of the pods' cgroups; `None` unless
+    /// both are counted.
+    pub(super) fn count_disk_usage(&self) -> Option<BTreeMap<u64, PodCounts>> {
         let [node, image] = self.node_sampler.disks.ext4_devices();
         let devices = [node?, image?];
         let usage = self.notifier.bpf.disk_usage(&devices)?;
-        let of = |id: u64, device: u64| {
-            let found = usage.binary_search_by_key(&(id, device), |it| (it.cgroup, it.device)).ok();
-            let found = found.and_then(|index| usage.get(index));
-            found.map_or((0, 0), |DiskUsage { bytes, inodes, .. }| (*bytes, *inodes))
+        let of = |cgroup: u64, device: u64| {
+            usage.get(&DiskUsageKey { cgroup, device }).copied().unwrap_or_default()
         };
         let is_shared = devices[0] == devices[1];
         let of_pod = |pod: &Pod| {
@@ -115,50 +101,49 @@ impl ControlLoop {
             ids.extend(&pod.leaves);
             ids.sort_unstable();
             ids.dedup();
-            let inodes = devices.map(|device| ids.iter().map(|id| of(*id, device).1).sum());
+            let inodes = devices.map(|device| ids.iter().map(|id| of(*id, device).inodes).sum());
             // The pod's cgroup has the bytes of containers that are gone, whose layers others have removed. A
             // monitor writes logs.
             let monitors = pod.containers.iter().filter(|it| it.kind == ContainerKind::Monitor);
             let others: Vec<u64> = monitors.map(|it| it.cgroup_id).chain([pod.cgroup_id]).collect();
             ids.retain(|id| !others.contains(id));
-            let bytes = |id: &u64| of(*id, devices[0]).0 + if is_shared { 0 } else { of(*id, devices[1]).0 };
+            let bytes =
+                |id: &u64| of(*id, devices[0]).bytes + if is_shared { 0 } else { of(*id, devices[1]).bytes };
             (pod.cgroup_id, PodCounts { inodes, bytes: ids.iter().map(bytes).sum(), containers: ids })
         };
         let groups = self.node_sampler.cgroups.pods().pods.iter();
         let known = groups.filter(|group| self.pod_index.pod_of(group).is_some());
-        Some(DiskCounts { programs: self.notifier.bpf.loads(), pods: known.map(of_pod).collect() })
+        Some(known.map(of_pod).collect())
     }
 
-    /// Records the pods that are older than the programs, whose counts of them are incomplete.
+    /// Records the pods that are older than programs that were just loaded, whose counts of them are incomplete. Part of
+    /// a full sample, which reads the cgroup tree before.
     pub(super) fn record_older_pods(&mut self) {
-        let programs = self.notifier.bpf.loads();
-        if self.storage.elsewhere.programs != programs {
-            let pods = self.node_sampler.cgroups.pods().pods.iter();
-            let older = pods.map(|pod| (pod.cgroup_id, None)).collect();
-            self.storage.elsewhere = BytesElsewhere { programs, older };
-        }
+        let pods = self.node_sampler.cgroups.pods().pods.iter();
+        self.storage.older_pods.get_or_insert_with(|| pods.map(|pod| (pod.cgroup_id, None)).collect());
     }
 
     /// Adds to each pod of a reading the bytes that were counted of it, and that the reading did not find. Those
     /// of a pod that is older than the programs are counted from its first reading on, or from the first one after
     /// the end of a container. The values are lower bounds: with cgroup v1 a kernel worker writes back what was
     /// written before the dense hook was attached. Files that are removed while pods are read may be included.
-    pub(super) fn add_bytes_elsewhere(&mut self, counts: &DiskCounts, sample: &mut StorageSample) {
-        let BytesElsewhere { programs, older } = &mut self.storage.elsewhere;
-        if *programs != counts.programs {
-            return;
-        }
+    pub(super) fn add_bytes_elsewhere(
+        &mut self,
+        counts: &BTreeMap<u64, PodCounts>,
+        sample: &mut StorageSample,
+    ) {
+        let Some(older_pods) = &mut self.storage.older_pods else { return };
         for group in &self.node_sampler.cgroups.pods().pods {
             let Some(known) = self.pod_index.pod_of(group) else { continue };
             let Some(storage) = sample.pods.get_mut(&known.pod.uid) else { continue };
-            let (Some(read), Some(counted)) =
-                (storage.written_by_containers(), counts.pods.get(&group.cgroup_id))
+            let (Some(found), Some(counted)) =
+                (storage.written_by_containers(), counts.get(&group.cgroup_id))
             else {
                 continue;
             };
-            let now = Baseline { counted: counted.bytes, read, containers: counted.containers.clone() };
-            let Some(before) = older.get_mut(&group.cgroup_id) else {
-                storage.bytes_elsewhere = now.elsewhere_since(&Baseline::default());
+            let now = counted.without(found);
+            let Some(before) = older_pods.get_mut(&group.cgroup_id) else {
+                storage.bytes_elsewhere = now.elsewhere_since(&PodCounts::default());
                 continue;
             };
             let before = before.get_or_insert_with(|| now.clone());
@@ -171,21 +156,6 @@ impl ControlLoop {
     }
 }
 
-impl Baseline {
-    /// Returns whether a container of `before` has ended.
-    fn lacks_container_of(&self, before: &Self) -> bool {
-        before.containers.iter().any(|id| self.containers.binary_search(id).is_err())
-    }
-
-    /// Returns the bytes that were counted since `before` and not found by the reading.
-    fn elsewhere_since(&self, before: &Self) -> Option<u64> {
-        let counted = self.counted.saturating_sub(before.counted);
-        let found = self.read.wrapping_sub(before.read).cast_signed();
-        let elsewhere = counted.saturating_sub(found);
-        (elsewhere >= MIN_ELSEWHERE).then_some(elsewhere.unsigned_abs())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,13 +164,12 @@ mod tests {
     fn only_bytes_that_no_reading_found_are_elsewhere() {
         const MIB: i64 = 1 << 20;
         let at = |counted: i64, read: i64| {
-            let (counted, read) = (counted * MIB, (read * MIB).unsigned_abs());
-            Baseline { counted, read, ..Baseline::default() }
+            PodCounts { bytes: counted * MIB, ..PodCounts::default() }.without((read * MIB).unsigned_abs())
         };
         for (now, before, expected) in [
-            (at(9, 9), Baseline::default(), None),
-            (at(9, 4), Baseline::default(), Some(5)),
-            (at(4, 9), Baseline::default(), None),
+            (at(9, 9), PodCounts::default(), None),
+            (at(9, 4), PodCounts::default(), Some(5)),
+            (at(4, 9), PodCounts::default(), None),
             (at(20, 30), at(10, 30), Some(10)),
             (at(20, 40), at(10, 30), None),
             (at(-5, 10), at(0, 30), Some(15)),
@@ -209,13 +178,13 @@ mod tests {
             let expected = expected.map(|mib: u64| mib << 20);
             assert_eq!(now.elsewhere_since(&before), expected, "{now:?} since {before:?}");
         }
-        let little = Baseline { counted: MIN_ELSEWHERE - 1, ..Baseline::default() };
-        assert_eq!(little.elsewhere_since(&Baseline::default()), None);
+        let little = PodCounts { bytes: MIN_ELSEWHERE - 1, ..PodCounts::default() };
+        assert_eq!(little.elsewhere_since(&PodCounts::default()), None);
     }
 
     #[test]
     fn an_ended_container_is_noticed_and_a_new_one_is_not() {
-        let with = |containers: &[u64]| Baseline { containers: containers.into(), ..Baseline::default() };
+        let with = |containers: &[u64]| PodCounts { containers: containers.into(), ..PodCounts::default() };
         let is_lacking = |now: &[u64]| with(now).lacks_container_of(&with(&[3, 7]));
         assert_eq!([&[3, 7][..], &[3, 5, 7], &[3, 5], &[]].map(is_lacking), [false, false, true, true]);
     }

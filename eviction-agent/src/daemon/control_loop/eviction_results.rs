@@ -1,19 +1,19 @@
-//! Evictions by the API server: from the request to the end of the pod.
+//! Results of evictions: of the killer, of the API server, and rejections. Each may pause evictions.
 
 use std::time::Duration;
 
-use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction};
-use eviction_core::input::ApiReachability;
-use eviction_core::policy::eviction_settings::HardMode;
+use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction, RETRY_AFTER};
+use eviction_core::input::Event;
+use eviction_core::pod::PodName;
 use eviction_core::progress::{ApiOperation, ApiResult, KillProgress, KillRejection, KillUpdate, NotEvicted};
-use eviction_core::signal::Resource;
 use eviction_core::time::nanos;
-use eviction_kill::KillTarget;
 
-use super::super::cluster::NodeStatusSender;
-use super::super::rate_limit::Admission;
 use super::ControlLoop;
 use eviction_node::clock::mono_ns;
+
+/// The pause between two attempts while too many evictions are in flight: one pod that has terminated makes
+/// room.
+const BUSY_PAUSE_NS: u64 = 1_000_000_000;
 
 /// The pause while a permission is missing: it has to be granted first.
 const FORBIDDEN_PAUSE: Duration = Duration::from_secs(10);
@@ -22,58 +22,36 @@ const FORBIDDEN_PAUSE: Duration = Duration::from_secs(10);
 const NOT_SENT_PAUSE: Duration = Duration::from_secs(1);
 
 impl ControlLoop {
-    /// Begins an eviction, or shortens the grace period of one in flight: by the API server where there is
-    /// one, else by signals. Returns which was done, and whether the processes are being signalled.
-    pub(super) fn begin(
-        &mut self,
-        target: &KillTarget,
-        ignores_budget: bool,
-        shortens: bool,
-    ) -> Result<(Admission, bool), KillRejection> {
-        let now_ns = mono_ns();
-        let admission = self.rate_limit.admit(target, shortens, self.executing(), now_ns)?;
-        let target = match admission {
-            Admission::Begin => target.clone(),
-            Admission::Shorten { decision } => KillTarget { decision, ..target.clone() },
-        };
-        let is_killing = self.execute(&target, ignores_budget)?;
-        if admission == Admission::Begin {
-            self.rate_limit.record_begin(&target, now_ns);
+    /// Handles a result. Returns true if a sync may choose another victim.
+    pub(super) fn handle_result(&mut self, update: KillUpdate) -> bool {
+        self.state_sender.is_changed = true;
+        let id = update.decision;
+        let Some(it) = self.executing().find(|it| it.decision == Some(id)).cloned() else { return false };
+        if matches!(update.progress, KillProgress::Answered { .. }) {
+            return self.handle_api_result(&it, update);
         }
-        Ok((admission, is_killing))
-    }
-
-    /// Carries out an admitted eviction. Returns whether the processes are being signalled.
-    fn execute(&mut self, target: &KillTarget, ignores_budget: bool) -> Result<bool, KillRejection> {
-        let is_reachable = self.engine.api_reachability() == ApiReachability::Reachable;
-        // If evictions must wait for the API server, the engine chooses no pod.
-        let Some(evictions) = self.evictions.as_mut().filter(|_| is_reachable) else {
-            return self.kill(target).map(|()| true);
-        };
-        let after_update = self.node.as_ref().map_or(0, NodeStatusSender::number);
-        let revision = self.state_sender.next_number();
-        evictions.begin(target, ignores_budget, after_update, revision)?;
-        let wanted = self.engine.policy().eviction.hard_mode == HardMode::EvictAndKill;
-        if !wanted || !target.hard || target.resource != Resource::Memory {
-            return Ok(false);
-        }
-        // The kubelet grants the grace period; the processes are killed because there is no time for it.
-        let target = KillTarget { grace: Duration::ZERO, ..target.clone() };
-        match self.kill(&target) {
-            Ok(()) => Ok(true),
-            Err(refused) => {
-                let (namespace, pod) = (&target.pod.namespace, &target.pod.name);
-                tracing::warn!(%namespace, %pod, %refused, help = refused.help(), "evicted, but not killed");
-                Ok(false)
+        let result = match &update.progress {
+            KillProgress::Terminated { .. } => Some(Ok(())),
+            // The kubelet terminates the pod as well.
+            KillProgress::ProcessesRemaining { .. } if it.api.is_some() => None,
+            KillProgress::ProcessesRemaining { processes, unreachable, .. } => {
+                let left = processes.len() + *unreachable as usize;
+                Some(Err(format!("{left} processes outlive SIGKILL").into()))
             }
+            _ => None,
+        };
+        let is_last = update.progress.is_last();
+        if !(it.termination_reported && matches!(update.progress, KillProgress::Terminated { .. })) {
+            self.publish_step(&it, update.at_ns, Ok(update.progress));
         }
-    }
-
-    /// Signals the processes of a pod. Shortens the grace period if they are being signalled for its decision
-    /// already.
-    fn kill(&mut self, target: &KillTarget) -> Result<(), KillRejection> {
-        let is_killing = self.executing().any(|it| it.decision == Some(target.decision) && it.killing);
-        if is_killing { self.executor.shorten(target) } else { self.executor.begin(target) }
+        if !is_last {
+            return false;
+        }
+        self.update(id, ExecutorUpdate::KillEnded { gone: result == Some(Ok(())) });
+        let Some(result) = result else { return false };
+        self.pause_after_kill(&it);
+        self.report_result(&it.pod, result.clone());
+        self.syncs_at_once(&result)
     }
 
     /// Handles a response of the API server. Returns true if a sync may follow.
@@ -153,9 +131,66 @@ impl ControlLoop {
         pause.is_none() && self.syncs_at_once(&result)
     }
 
+    /// Returns whether a sync follows at once after an eviction has ended. The kubelet's rules wait for all
+    /// victims, and would choose a pod that was not evicted again at once, without end.
+    pub(super) fn syncs_at_once(&self, result: &Result<(), NotEvicted>) -> bool {
+        let has_failed = matches!(result, Err(NotEvicted::Failed(_)));
+        !self.waits_for_victims() || !(has_failed || self.engine.is_waiting(self.clock.now().wall))
+    }
+
+    /// Reports the rejection of a victim to the engine. A limit that is not the pod's own applies to all pods.
+    pub(super) fn report_rejection(&mut self, it: &InFlightEviction, refused: &KillRejection) {
+        // `NotAsked`: the rejection is not about the pod, and its rank is still the same.
+        let (result, paused_until_ns) = match refused {
+            // The eviction of this pod goes on; a former pod of the same name would be no eviction of this one.
+            KillRejection::AlreadyTerminating { decision }
+                if self
+                    .executing()
+                    .any(|own| own.decision == Some(*decision) && own.pod.uid == it.pod.uid) =>
+            {
+                return;
+            }
+            KillRejection::NodeLimit { until_ns, .. } => (Err(NotEvicted::NotAsked), Some(*until_ns)),
+            KillRejection::Busy { .. } => {
+                let decided_ns = self.clock.mono_of(it.decided_at);
+                (Err(NotEvicted::NotAsked), Some(decided_ns.saturating_add(BUSY_PAUSE_NS)))
+            }
+            KillRejection::KilledInKernel => (Err(NotEvicted::NotAsked), None),
+            KillRejection::Empty => (Ok(()), None),
+            refused => (Err(refused.to_string().into()), None),
+        };
+        self.report_result(&it.pod, result);
+        if let Some(until_ns) = paused_until_ns.filter(|_| !self.waits_for_victims()) {
+            self.pause_evictions_until(until_ns);
+        }
+    }
+
+    pub(super) fn report_result(&mut self, pod: &PodName, result: Result<(), NotEvicted>) {
+        self.step_and_discard(Event::Evicted { uid: pod.uid.clone(), result });
+    }
+
+    /// Returns whether no pod is evicted while evictions are in flight, as in the kubelet.
+    pub(super) fn waits_for_victims(&self) -> bool {
+        self.engine.policy().rules.are_kubelets()
+    }
+
+    /// Pauses evictions for the monitoring interval, as the kubelet does: an immediate choice would choose the
+    /// same pod.
+    pub(super) fn pause_for_monitoring_interval(&mut self, now_ns: u64) {
+        if self.waits_for_victims() {
+            self.pause_evictions_until(now_ns.saturating_add(RETRY_AFTER.as_nanos().unsigned_abs()));
+        }
+    }
+
     /// Pauses evictions.
     fn pause_evictions_for(&mut self, pause: Duration) {
         self.pause_evictions_until(mono_ns().saturating_add(nanos(pause)));
+    }
+
+    /// Pauses evictions until `until_ns`, CLOCK_MONOTONIC.
+    pub(super) fn pause_evictions_until(&mut self, until_ns: u64) {
+        let until = self.clock.at(until_ns).wall;
+        self.step_and_discard(Event::EvictionsPausedUntil(until));
     }
 
     /// Ends evictions by the API server whose pods have neither an object nor processes.
@@ -171,6 +206,21 @@ impl ControlLoop {
             if !it.termination_reported {
                 self.publish_terminated(&it);
             }
+        }
+    }
+
+    /// Ends the killer, and publishes the evictions that it abandons. Before that the state was persisted for the
+    /// last time, so the next agent continues them, and finds out other results by itself.
+    pub(super) fn abandon_kills(&mut self) {
+        self.executor.stop();
+        while let Ok(KillUpdate { decision, at_ns, progress }) = self.eviction_results.try_recv() {
+            if progress != KillProgress::Abandoned {
+                continue;
+            }
+            let Some(it) = self.executing().find(|it| it.decision == Some(decision)).cloned() else {
+                continue;
+            };
+            self.publish_step(&it, at_ns, Ok(progress));
         }
     }
 }

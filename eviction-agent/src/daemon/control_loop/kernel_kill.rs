@@ -263,7 +263,7 @@ impl ControlLoop {
     /// Handles a kill that the kernel carried out by a kill order. The engine gets the crossing as the order
     /// supposed it, so that its decision is in force, and the executor ends the rest of the pod.
     pub(super) fn handle_kernel_kill(&mut self, kill: &KernelKill) {
-        let carried_out = self.clock.at(kill.stamp.ktime_ns);
+        let carried_out = self.clock.at(kill.ktime_ns);
         let orders = match kill.cause {
             KernelKillCause::Memory => &mut self.kill_orders,
             KernelKillCause::Disk => &mut self.disk_kill_orders,
@@ -310,7 +310,7 @@ impl ControlLoop {
                 KernelKillCause::Disk => used.saturating_add(kill.grown),
             },
             armed_mono_ns: choice.chosen.mono_ns,
-            killed_mono_ns: kill.stamp.ktime_ns,
+            killed_mono_ns: kill.ktime_ns,
             received_mono_ns: mono_ns(),
         };
         self.telemetry.publish(event_log::Event::KernelKill(event), carried_out.wall);

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::telemetry::metrics::Metrics;
-use eviction_bpf::{BpfHandle, KernelKillCause, SampleEpoch};
+use eviction_bpf::{BpfHandle, KernelKillCause};
 use eviction_core::engine::kernel_kill::{ArmedKillOrder, NotArmedReason};
 use eviction_core::pods::KnownPod;
 use eviction_core::time::nanos;
@@ -61,7 +61,7 @@ pub(super) struct VictimChoice {
 pub(crate) struct KillOrders {
     cause: KernelKillCause,
     /// The epoch of the last sample, for memory.
-    pub(super) epoch: Option<SampleEpoch>,
+    pub(super) epoch: Option<u64>,
     /// The last choice is the present one if `is_chosen`.
     choices: VecDeque<VictimChoice>,
     /// Whether a pod is chosen.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use eviction_core::oom::LimitScope;
 
 use super::super::limit_monitor::{LimitChange, usage_and_limit};
-use super::super::oom_attribution::KillCgroups;
+use super::super::oom_attribution::CgroupNames;
 use super::ControlLoop;
 use crate::telemetry::event_log;
 use eviction_node::clock::mono_ns;
@@ -28,7 +28,6 @@ impl ControlLoop {
 
     /// Updates all limits with a full sample.
     pub(super) fn update_limits(&mut self, sampled_ns: u64) {
-        self.limits.set_programs(self.notifier.bpf.loads());
         for id in self.limits.ids() {
             let Some(sample) = self.node_sampler.cgroups.group(id) else { continue };
             if let Some((seen, limit)) = usage_and_limit(&sample) {
@@ -45,7 +44,6 @@ impl ControlLoop {
     /// within the rate limit.
     pub(super) fn sample_limits(&mut self) {
         let now_ns = mono_ns();
-        self.limits.set_programs(self.notifier.bpf.loads());
         let mut any = false;
         while let Some(crossed) = self.notifier.bpf.take_limit_crossing() {
             any |= self.limits.fire(&crossed);
@@ -109,7 +107,7 @@ impl ControlLoop {
         let event = event_log::MemoryLimit {
             state,
             limit_scope: owner.name(),
-            owner: KillCgroups::read(&self.node_sampler.cgroups).named(id, &self.pod_index),
+            owner: CgroupNames::read(&self.node_sampler.cgroups).named(id, &self.pod_index),
             usage: seen.usage,
             working_set: seen.working_set,
             limit,
@@ -124,8 +122,7 @@ impl ControlLoop {
     /// Returns whether the usage of a pod is that of one container with the same limit.
     fn is_its_containers(&self, id: u64, seen: MemoryUsage, limit: u64) -> bool {
         let pods = self.node_sampler.cgroups.pods();
-        let group = pods.owner(id).and_then(|owner| pods.pods.get(owner.pod));
-        let mut containers = group.map_or(&[][..], |group| &group.containers).iter();
+        let mut containers = pods.owner(id).into_iter().flat_map(|(group, _)| &group.containers);
         containers.any(|container| {
             let same = self.limits.find(container.cgroup_id).is_some_and(|watch| watch.limit == limit);
             let own =

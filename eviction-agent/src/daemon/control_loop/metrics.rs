@@ -114,7 +114,7 @@ impl Gauges {
                 metrics.threshold_eta.with(labels)
             });
             let [signal, kind] = labels;
-            let value_gauge = metrics.of_signal(threshold.signal).thresholds.with([signal, kind, source]);
+            let value_gauge = metrics.threshold_values(threshold.signal).with([signal, kind, source]);
             let value = threshold.value.clone();
             let of_threshold = ThresholdSeries { value, value_gauge, eta };
             of_threshold.resolve(series.capacity.get());
@@ -158,11 +158,10 @@ fn measure_name(measure: MemoryMeasure) -> &'static str {
 
 impl SignalSeries {
     fn new(metrics: &Metrics, signal: Signal) -> Self {
-        let families = metrics.of_signal(signal);
         Self {
             errors: metrics.signal_read_errors.with([signal.name()]),
-            available: families.available.with([signal.name()]),
-            capacity: families.capacity.with([signal.name()]),
+            available: metrics.signal_available(signal).with([signal.name()]),
+            capacity: metrics.signal_capacity(signal).with([signal.name()]),
             thresholds: Vec::new(),
             trend: Trend::default(),
         }

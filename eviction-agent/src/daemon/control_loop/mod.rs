@@ -11,6 +11,7 @@ mod disk_counts;
 mod eviction_results;
 mod evictions;
 mod kernel_kill;
+mod kernel_thresholds;
 mod kill_orders;
 mod limits;
 mod metrics;
@@ -18,7 +19,6 @@ mod oom;
 mod persist;
 mod pod_storage;
 mod policy;
-mod rearm;
 mod reclaim;
 #[cfg(test)]
 mod reclaim_tests;
@@ -35,11 +35,11 @@ use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 
 use crate::telemetry::metrics::Metrics;
-use eviction_bpf::EventClass;
+use eviction_bpf::{EventClass, TaskAlarm};
 use eviction_core::engine::Engine;
 use eviction_core::input::{ApiReachability, Event};
 use eviction_core::node::ContainerImage;
-use eviction_core::node_conditions::pressure::InitialConditions;
+use eviction_core::node_conditions::pressure::InitialCondition;
 use eviction_core::policy::Policy;
 use eviction_core::progress::KillUpdate;
 use eviction_cri::ReclaimReport;
@@ -80,7 +80,7 @@ pub(crate) enum Command {
     /// The present pods.
     Pods(PodIndex),
     /// The conditions that the Node object had before the start.
-    Seed(Box<InitialConditions>),
+    Seed(Vec<InitialCondition>),
     /// The present images of the Node object.
     Images(Vec<ContainerImage>),
     /// Whether the API server is available.
@@ -249,10 +249,14 @@ impl ControlLoop {
                 Trigger::Pods
             }
             Command::Seed(seed) => {
-                let seed = self.node.as_mut().map_or(*seed, |node| node.seed(*seed));
-                self.engine.seed_conditions(seed.raised());
+                let seed = match &mut self.node {
+                    Some(node) => node.seed(seed),
+                    None => seed,
+                };
+                let raised = seed.iter().filter_map(InitialCondition::raised);
+                self.engine.seed_conditions(raised.clone());
                 if let Some(recorder) = &mut self.recorder {
-                    recorder.send(Some(Recorded::Seed(seed.raised().collect())));
+                    recorder.send(Some(Recorded::Seed(raised.collect())));
                 }
                 Trigger::Start
             }
@@ -290,5 +294,55 @@ impl ControlLoop {
                 None
             }
         }
+    }
+
+    /// Publishes kills and alarms at once. A change of the tree is read when it has settled. Returns the kernel's
+    /// timestamp of the crossing of a memory threshold.
+    pub(super) fn handle_bpf_events(&mut self, events: EventBatch) -> Option<u64> {
+        let EventBatch {
+            crossed_ns,
+            pods_crossed,
+            kernel_kills,
+            tree_changed,
+            kills,
+            alarms,
+            missed,
+            programs_loaded,
+            disk_crossed_ns,
+        } = events;
+        if programs_loaded {
+            self.forget_counts();
+        }
+        if pods_crossed {
+            self.node_sampler.allocatable.read_at_next_sample();
+        }
+        for kill in kernel_kills {
+            self.handle_kernel_kill(&kill);
+        }
+        if disk_crossed_ns.is_some() {
+            self.notifier.bpf.count_disk_crossing();
+        }
+        if tree_changed {
+            self.schedule_tree_read();
+        }
+        if missed {
+            // The next sync takes a full sample of a tree that is read again.
+            (self.state.last_full_ns, self.state.tree_read_ns) = (0, 0);
+        }
+        // The last tree has the names of cgroups that were removed meanwhile, but not of new ones.
+        let is_unknown = |alarm: &TaskAlarm| self.node_sampler.cgroups.group(alarm.memcg_id).is_none();
+        if alarms.iter().any(is_unknown) && (missed || self.state.tree_due_ns.is_some()) {
+            self.refresh_tree();
+        }
+        self.handle_oom_kills(&kills);
+        self.publish_task_alarms(&alarms);
+        crossed_ns
+    }
+
+    /// Forgets counts and thresholds of programs that were replaced.
+    fn forget_counts(&mut self) {
+        self.limits.forget_thresholds();
+        self.task_totals.forget_counts();
+        self.storage.forget_counts();
     }
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use eviction_bpf::oom_limit_owner::attribute;
 use eviction_bpf::{EventClass, OomKill as KernelOomKill, OomLimitOwner};
 use eviction_core::decision::{Decision, DecisionKind};
 use eviction_core::input::{Event, Input};
@@ -11,8 +10,8 @@ use eviction_core::time::Timestamp;
 use eviction_node::clock::{Instant, mono_ns};
 
 use super::super::memory_notifier::root_id;
-use super::super::oom_attribution::{KillCgroups, describe, knows_cgroup_of};
-use super::super::oom_counters::CountedKills;
+use super::super::oom_attribution::{CgroupNames, describe, knows_cgroup_of};
+use super::super::oom_counters::NewOomKills;
 use super::ControlLoop;
 use super::cgroup_tree::TREE_READ_DELAY;
 use crate::telemetry::event_log;
@@ -72,29 +71,34 @@ impl ControlLoop {
     }
 
     fn handle_oom_kill(&mut self, kill: &KernelOomKill) {
-        let killed = self.clock.at(kill.stamp.ktime_ns);
-        let attribution = attribute(kill, rustix::param::page_size() as u64);
-        let near_since_ns = match attribution.owner {
+        let killed = self.clock.at(kill.ktime_ns);
+        let near_since_ns = match kill.owner {
             OomLimitOwner::Memcg(limited) => self.near_since_ns(limited.id),
             OomLimitOwner::Global | OomLimitOwner::Unknown => None,
         };
-        let cgroups = KillCgroups::of(kill, &self.node_sampler.cgroups, &self.pod_index);
+        let cgroups = CgroupNames::of(kill, &self.node_sampler.cgroups, &self.pod_index);
         let inits = &mut self.container_inits;
         let described = OomKill {
             near_since: near_since_ns.map(|since_ns| self.clock.at(since_ns).wall),
             detected_by: self.notifier.bpf.backend(EventClass::Oom),
-            ..describe(kill, killed.wall, attribution, &cgroups, &self.pod_index, inits)
+            ..describe(kill, killed.wall, &cgroups, &self.pod_index, inits)
         };
         let Some(kill) = self.step_kill(self.clock.now().wall, described) else { return };
-        if let Some(kill) = self.state.oom_groups.add(kill, killed, mono_ns()) {
-            self.telemetry.publish(event_log::Event::OomKill(kill), killed.wall);
+        if let Some(kill) = self.state.oom_groups.add(kill, mono_ns()) {
+            self.publish_oom_kill(kill);
         }
+    }
+
+    /// Publishes a kill that the engine completed, at its time.
+    fn publish_oom_kill(&mut self, kill: Box<OomKill>) {
+        let at = kill.at.unwrap_or_else(|| self.clock.now().wall);
+        self.telemetry.publish(event_log::Event::OomKill(kill), at);
     }
 
     /// Publishes group kills of which no more victims are reported.
     pub(super) fn publish_group_kills(&mut self, now_ns: u64) {
-        for (kill, killed) in self.state.oom_groups.take_complete(now_ns) {
-            self.telemetry.publish(event_log::Event::OomKill(kill), killed.wall);
+        for group in self.state.oom_groups.take_complete(now_ns) {
+            self.publish_oom_kill(group.first);
         }
     }
 
@@ -115,7 +119,7 @@ impl ControlLoop {
         let Some(kills) = self.oom_counters.read(self.node_sampler.cgroups.tree(), at.mono_ns) else {
             return;
         };
-        let CountedKills { groups, elsewhere, limited } = kills;
+        let NewOomKills { groups, elsewhere, limited } = kills;
         for (cgroup, kills) in groups {
             let kill = self.describe_counted(cgroup, &limited);
             self.publish_counted(kill, kills, at);
@@ -129,7 +133,7 @@ impl ControlLoop {
     /// Describes a counted kill. Its limit is that of the one ancestor whose own limit was hit meanwhile, if
     /// the kernel counts that.
     fn describe_counted(&mut self, cgroup: u64, limited: &[u64]) -> OomKill {
-        let cgroups = KillCgroups::read(&self.node_sampler.cgroups);
+        let cgroups = CgroupNames::read(&self.node_sampler.cgroups);
         let detected_by = self.oom_counters.group_file();
         let mut kill = OomKill { inferred: true, detected_by, ..OomKill::default() };
         cgroups.name_victim(&mut kill, cgroup, &self.pod_index, &mut self.container_inits);
@@ -147,7 +151,7 @@ impl ControlLoop {
             last = self.step_kill(at.wall, kill.clone());
         }
         let Some(kill) = last else { return };
-        self.telemetry.publish(event_log::Event::OomKill(kill), at.wall);
+        self.publish_oom_kill(kill);
         self.schedule_tree_read();
         self.sync_within(TREE_READ_DELAY);
     }
@@ -202,23 +206,17 @@ pub(super) struct OomGroupCoalescer(Vec<OpenGroup>);
 #[derive(Debug)]
 struct OpenGroup {
     first: Box<OomKill>,
-    killed: Instant,
     latest_ns: u64,
 }
 
 impl OomGroupCoalescer {
     /// Adds a kill that the engine completed. Returns it if it is part of no group. The victims are collected
     /// here: the engine's list may contain those of an event that was published before.
-    pub(super) fn add(
-        &mut self,
-        mut kill: Box<OomKill>,
-        killed: Instant,
-        now_ns: u64,
-    ) -> Option<Box<OomKill>> {
+    pub(super) fn add(&mut self, mut kill: Box<OomKill>, now_ns: u64) -> Option<Box<OomKill>> {
         let Some(group) = &kill.group else { return Some(kill) };
         let open = self.0.iter_mut().rfind(|open| open.first.oom_group == kill.oom_group);
         match open.filter(|_| group.kills > 1) {
-            Some(OpenGroup { first, latest_ns, .. }) => {
+            Some(OpenGroup { first, latest_ns }) => {
                 first.kills_in_pod = first.kills_in_pod.max(kill.kills_in_pod);
                 first.group.get_or_insert_default().add(&kill);
                 *latest_ns = now_ns;
@@ -227,16 +225,15 @@ impl OomGroupCoalescer {
                 let mut victims = GroupKill::default();
                 victims.add(&kill);
                 kill.group = Some(victims);
-                self.0.push(OpenGroup { first: kill, killed, latest_ns: now_ns });
+                self.0.push(OpenGroup { first: kill, latest_ns: now_ns });
             }
         }
         None
     }
 
     /// Removes and returns the group kills that are complete by now.
-    pub(super) fn take_complete(&mut self, now_ns: u64) -> Vec<(Box<OomKill>, Instant)> {
-        let complete = self.0.extract_if(.., |open| now_ns.saturating_sub(open.latest_ns) >= QUIET_NS);
-        complete.map(|OpenGroup { first, killed, .. }| (first, killed)).collect()
+    fn take_complete(&mut self, now_ns: u64) -> Vec<OpenGroup> {
+        self.0.extract_if(.., |open| now_ns.saturating_sub(open.latest_ns) >= QUIET_NS).collect()
     }
 
     /// Returns the nanoseconds until the next group kill is complete.
@@ -277,27 +274,22 @@ mod tests {
 
     #[test]
     fn a_group_is_published_when_no_more_kills_come() {
-        let killed = Instant::default();
         let mut groups = OomGroupCoalescer::default();
-        assert!(groups.add(member(None, 1, 1), killed, 0).is_some());
+        assert!(groups.add(member(None, 1, 1), 0).is_some());
         for (kills, now_ns) in [(1, 0), (2, QUIET_NS / 2)] {
-            assert_eq!(groups.add(member(Some(7), kills, 1 + kills as u32), killed, now_ns), None);
+            assert_eq!(groups.add(member(Some(7), kills, 1 + kills as u32), now_ns), None);
         }
-        assert_eq!(groups.add(member(Some(8), 1, 4), killed, 0), None);
+        assert_eq!(groups.add(member(Some(8), 1, 4), 0), None);
         assert_eq!(groups.due_ns(10), Some(QUIET_NS - 10));
         let complete = groups.take_complete(QUIET_NS);
-        assert_eq!((complete.len(), complete[0].0.pid, complete[0].0.kills()), (1, 4, 1));
-        assert_eq!(
-            groups.add(member(Some(7), 1, 5), killed, QUIET_NS),
-            None,
-            "the same cgroup, killed again"
-        );
+        assert_eq!((complete.len(), complete[0].first.pid, complete[0].first.kills()), (1, 4, 1));
+        assert_eq!(groups.add(member(Some(7), 1, 5), QUIET_NS), None, "the same cgroup, killed again");
         let complete = groups.take_complete(u64::MAX);
-        let kills: Vec<_> = complete.iter().map(|(kill, _)| (kill.pid, kill.kills())).collect();
+        let kills: Vec<_> = complete.iter().map(|group| (group.first.pid, group.first.kills())).collect();
         assert_eq!(kills, [(2, 2), (5, 1)]);
-        groups.add(member(Some(7), 2, 6), killed, 2 * QUIET_NS);
+        groups.add(member(Some(7), 2, 6), 2 * QUIET_NS);
         let late = groups.take_complete(3 * QUIET_NS);
-        assert_eq!((late[0].0.pid, late[0].0.kills()), (6, 1), "one of two was published");
+        assert_eq!((late[0].first.pid, late[0].first.kills()), (6, 1), "one of two was published");
         assert_eq!(groups.due_ns(0), None);
     }
 }

@@ -55,7 +55,7 @@ impl ControlLoop {
         let state = LoopState {
             number: states.number + 1,
             engine: self.engine.state(),
-            rate_limits: self.rate_limit.kills.clone(),
+            rate_limits: self.rate_limit.evictions.clone(),
             decisions: self.state.decisions,
             published: self.node.as_ref().and_then(NodeStatusSender::published),
         };
@@ -73,7 +73,7 @@ impl ControlLoop {
     pub(crate) fn restore_state(&mut self, previous: Document) {
         let Document { written, state, .. } = previous;
         let LoopState { number: _, engine, rate_limits, decisions, published } = state;
-        self.rate_limit.kills = rate_limits;
+        self.rate_limit.evictions = rate_limits;
         if let (Some(node), Some(published)) = (&mut self.node, published) {
             node.restore(&published, written);
         }
@@ -157,7 +157,7 @@ impl ControlLoop {
             dry_run: false,
             state: self.engine.state(),
             layout,
-            terminating: self.state.terminating.iter().map(|it| it.uid.clone()).collect(),
+            terminating: self.state.terminating.keys().cloned().collect(),
             api: self.engine.api_reachability(),
             lost: 0,
             pods: Arc::clone(self.engine.pods()),

@@ -16,8 +16,8 @@ use eviction_node::thread::Priority;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::ControlLoop;
-use super::awaited_space::{AwaitedSpace, VICTIM_INTERVAL, Victim, XFS_INTERVAL};
-use super::disk_counts::{BytesElsewhere, DiskCounts};
+use super::awaited_space::{AwaitedSpace, DiskVictim, VICTIM_INTERVAL, XFS_INTERVAL};
+use super::disk_counts::PodCounts;
 use crate::daemon::kubelet_api::{self, KubeletClient};
 
 /// The maximum age of a reading by which pods are ranked.
@@ -62,21 +62,22 @@ pub(crate) struct PodStorageWatch {
     /// When the last reading of any pods began, and how long it took.
     last_began_ns: u64,
     last_took_ns: u64,
-    /// For each pod with limits, by UID: the growth of the disks ([`DiskMonitor::grown_bytes`]) at which it may
-    /// exceed one, if it writes all of that. `None` if it exceeds a limit, or if that is not known: then only the
-    /// reading of every [`LIMITS_INTERVAL`] shows it.
-    ///
-    /// [`DiskMonitor::grown_bytes`]: eviction_node::fs::DiskMonitor::grown_bytes
+    /// For each pod with limits, by UID: the [growth of the disks](eviction_node::fs::DiskMonitor::grown_bytes) at
+    /// which it may exceed one, if it writes all of that. `None` if it exceeds a limit, or if that is not known: then
+    /// only the reading of every [`LIMITS_INTERVAL`] shows it.
     limits_at: BTreeMap<Box<str>, Option<u64>>,
     /// When pods with limits are read next.
     limits_due_ns: u64,
     pub(super) paused_until_ns: u64,
     /// The space that xfs has preallocated, since a threshold is met: the agent waits for it or has waited.
     pub(super) preallocated: Option<AwaitedSpace>,
-    pub(super) victims: Vec<Victim>,
+    pub(super) victims: Vec<DiskVictim>,
     /// The files of terminated victims.
     pub(super) victim_files: AwaitedSpace,
-    pub(super) elsewhere: BytesElsewhere,
+    /// The pods that are older than the probes, by the ids of their cgroups, with the counts from which on their
+    /// bytes elsewhere count ([`PodCounts::without`]): those of their first reading. `None` between the loading of
+    /// probes and the next full sample.
+    pub(super) older_pods: Option<BTreeMap<u64, Option<PodCounts>>>,
     /// Whether the next sync must check the pods' limits.
     pub(super) needs_limit_check: bool,
 }
@@ -85,12 +86,10 @@ pub(crate) struct PodStorageWatch {
 #[derive(Debug)]
 struct PendingReading {
     extent: Extent,
-    /// [`DiskMonitor::grown_bytes`] when it was requested.
-    ///
-    /// [`DiskMonitor::grown_bytes`]: eviction_node::fs::DiskMonitor::grown_bytes
+    /// The growth of the disks when it was requested.
     grown: u64,
-    /// The counts when it was requested, for a reading of all pods.
-    counts: Option<DiskCounts>,
+    /// The counts when it was requested, by the ids of the pods' cgroups, for a reading of all pods.
+    counts: Option<BTreeMap<u64, PodCounts>>,
 }
 
 /// A reading of all pods.
@@ -101,7 +100,7 @@ struct AllPodsReading {
     /// What could not be read.
     unmeasured: Parts,
     /// The counts when it was requested, for a reading ahead of a crossing.
-    counts: Option<DiskCounts>,
+    counts: Option<BTreeMap<u64, PodCounts>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,13 +125,9 @@ impl PodStorageWatch {
             None if paths == StoragePaths::default() => None,
             None => Some(StorageReader::of_directories(host, paths, sender)),
         };
-        let reader = reader.and_then(|started| {
-            started
-                .inspect_err(
-                    |error| tracing::error!(%error, "cannot start the thread that reads pods' storage"),
-                )
-                .ok()
-        });
+        let on_error =
+            |error: &_| tracing::error!(%error, "cannot start the thread that reads pods' storage");
+        let reader = reader.and_then(|started| started.inspect_err(on_error).ok());
         Self {
             reader,
             summary_due_ns,
@@ -147,7 +142,7 @@ impl PodStorageWatch {
             preallocated: None,
             victims: Vec::new(),
             victim_files: AwaitedSpace::default(),
-            elsewhere: BytesElsewhere::default(),
+            older_pods: None,
             needs_limit_check: false,
         }
     }
@@ -202,9 +197,20 @@ impl PodStorageWatch {
         }
     }
 
+    /// Forgets the counts of programs that were replaced, and the readings ahead of a crossing.
+    pub(super) fn forget_counts(&mut self) {
+        self.older_pods = None;
+        self.all_pods.take_if(|it| it.counts.is_some());
+        let Some(pending) = &mut self.pending else { return };
+        pending.counts = None;
+        if pending.extent == Extent::Ahead {
+            pending.extent = Extent::Limited;
+        }
+    }
+
     /// Returns the inode counts of the recent reading of all pods ahead of a crossing: the inodes that the pods
     /// created since can be counted.
-    pub(super) fn counts_ahead(&self, now_ns: u64) -> Option<&DiskCounts> {
+    pub(super) fn counts_ahead(&self, now_ns: u64) -> Option<&BTreeMap<u64, PodCounts>> {
         self.read_within(AHEAD_FRESH, now_ns)?.counts.as_ref()
     }
 
@@ -236,10 +242,8 @@ impl ControlLoop {
     /// Requests the storage of all pods if the decision lacks it. What could not be read a moment ago is not
     /// read again at once.
     pub(super) fn read_storage_for(&mut self, decision: &Decision) {
-        let needs_storage = decision.evaluation().is_some_and(|evaluation| {
-            matches!(evaluation.end, EvaluationEnd::CannotRank | EvaluationEnd::AwaitingSpace)
-        });
-        if needs_storage {
+        let end = decision.evaluation().map(|evaluation| evaluation.end);
+        if let Some(EvaluationEnd::CannotRank | EvaluationEnd::AwaitingSpace) = end {
             self.read_storage(mono_ns());
         }
     }
@@ -343,7 +347,8 @@ impl ControlLoop {
                 (self.pod_index.container_name(&it.id).into(), procs)
             };
             let containers = group.containers.iter().filter(|it| it.kind != ContainerKind::Monitor);
-            let made_inodes = counts.as_ref().and_then(|counts| counts.made_by(group.cgroup_id));
+            let counted = counts.as_ref().and_then(|counts| counts.get(&group.cgroup_id));
+            let made_inodes = counted.and_then(PodCounts::made_inodes);
             StorageRequest::new(known, containers.map(of).collect(), made_inodes)
         });
         let priority = match extent {
@@ -389,7 +394,7 @@ impl ControlLoop {
             watch.all_pods = Some(AllPodsReading { at_ns, unmeasured: sample.unmeasured, counts });
         } else {
             // Some pods were read again: the counts do not fit all of them any more.
-            watch.all_pods = watch.all_pods.take().filter(|it| it.counts.is_none());
+            watch.all_pods.take_if(|it| it.counts.is_some());
         }
         if extent != Extent::NearLimit {
             watch.limits_due_ns = watch.next_due_ns(LIMITS_INTERVAL, LIMITS_PACE);
@@ -425,5 +430,21 @@ mod tests {
         assert_eq!(due(Duration::from_millis(1)), LIMITS_INTERVAL);
         assert_eq!(due(Duration::from_millis(400)), Duration::from_secs(20));
         assert_eq!(due(Duration::from_secs(90)), Duration::from_secs(150));
+    }
+
+    #[test]
+    fn a_reading_ahead_of_a_crossing_is_dropped_with_the_counts_of_replaced_programs() {
+        let mut watch = PodStorageWatch::new(Host::default(), StoragePaths::default(), None);
+        for (extent, expected) in [(Extent::Ahead, Extent::Limited), (Extent::All, Extent::All)] {
+            let counts = Some(BTreeMap::new());
+            watch.older_pods = Some(BTreeMap::new());
+            let of_ahead = counts.clone().filter(|_| extent == Extent::Ahead);
+            watch.all_pods = Some(AllPodsReading { at_ns: 1, unmeasured: Parts::ALL, counts: of_ahead });
+            watch.pending = Some(PendingReading { extent, grown: 0, counts });
+            watch.forget_counts();
+            let pending = watch.pending.take().unwrap();
+            assert_eq!((pending.extent, pending.counts.is_none()), (expected, true));
+            assert_eq!((watch.all_pods.is_some(), watch.older_pods.is_none()), (extent == Extent::All, true));
+        }
     }
 }

@@ -98,8 +98,7 @@ impl ControlLoop {
 
     /// Returns whether this sync passes the pods to the engine for their trends: once for each full sample.
     pub(super) fn passes_pods_for_trends(&mut self) -> bool {
-        let follows = self.engine.policy().rules.prediction().is_some();
-        let last = std::mem::replace(&mut self.state.trends_updated_ns, self.state.last_full_ns);
-        follows && last != self.state.last_full_ns
+        let is_new = std::mem::take(&mut self.state.needs_trends);
+        is_new && self.engine.policy().rules.prediction().is_some()
     }
 }

@@ -22,7 +22,6 @@ use super::tests::{Fixture, start};
 use super::{LoopEvent, ReclaimState};
 use crate::daemon::memory_notifier::Trigger;
 use crate::daemon::reclaim::{ReclaimExecutor, ShortFs};
-use crate::spsc::Next;
 use crate::telemetry::event_log;
 use crate::telemetry::queue::TelemetryEvent;
 
@@ -71,7 +70,7 @@ impl Fixture {
     /// Returns the reclaim events since the last call.
     fn events(&mut self) -> Vec<event_log::NodeReclaim> {
         let mut events = Vec::new();
-        while let Next::Value(event) = self.telemetry.next() {
+        while let Ok(event) = self.telemetry.try_recv() {
             let TelemetryEvent::Event(event, _) = event else { continue };
             if let event_log::Event::NodeReclaim(event) = *event {
                 events.push(event);
@@ -80,13 +79,14 @@ impl Fixture {
         events
     }
 
-    /// Takes one sample and follows its decision. Returns how the evaluation ended, and whether reclaim is left
-    /// to the kubelet.
-    fn sync(&mut self) -> (EvaluationEnd, bool) {
-        let result = self.control_loop.sample_and_decide(Trigger::Timer, None);
-        let evaluation = result.decided.as_ref().unwrap().decision.evaluation().unwrap();
-        let seen = (evaluation.end, evaluation.left_to_kubelet.is_some());
-        self.control_loop.act_on(result);
+    /// Takes one sample and follows its decision. Returns how the evaluation ended, and the deficit in MiB while
+    /// reclaim is left to the kubelet.
+    fn sync(&mut self) -> (EvaluationEnd, Option<u64>) {
+        let (node_sample, decided) = self.control_loop.sample_and_decide(Trigger::Timer, None);
+        let evaluation = decided.as_ref().unwrap().decision.evaluation().unwrap();
+        let deficit_mib = evaluation.left_to_kubelet.map(|estimate| estimate.deficit_bytes >> 20);
+        let seen = (evaluation.end, deficit_mib);
+        self.control_loop.act_on(&node_sample, decided);
         seen
     }
 
@@ -135,8 +135,8 @@ async fn enough_garbage_is_left_to_the_kubelet_for_fifteen_seconds() {
     fixture.set_garbage(1 << 60);
     let begun = mono_ns();
     for _ in 0..3 {
-        let (end, is_left) = fixture.sync();
-        assert!(is_left && end != EvaluationEnd::Evicted, "{end:?}");
+        let (end, deficit) = fixture.sync();
+        assert!(deficit.is_some() && end != EvaluationEnd::Evicted, "{end:?}");
     }
     let events = fixture.events();
     let [event] = events.as_slice() else { panic!("{events:?}") };
@@ -153,8 +153,8 @@ async fn enough_garbage_is_left_to_the_kubelet_for_fifteen_seconds() {
 async fn an_attempt_is_not_forgotten_while_the_disk_cannot_be_read() {
     let mut fixture = fixture!(MET, "Kubelet");
     fixture.set_garbage(1 << 60);
-    let result = fixture.control_loop.sample_and_decide(Trigger::Timer, None);
-    let mut evaluation = result.decided.unwrap().decision.evaluation().unwrap().clone();
+    let (_, decided) = fixture.control_loop.sample_and_decide(Trigger::Timer, None);
+    let mut evaluation = decided.unwrap().decision.evaluation().unwrap().clone();
     evaluation.met.clear();
     let unread = Evaluation { observations: Observations::default(), ..evaluation.clone() };
     fixture.control_loop.reclaim.forget_resolved(&unread);
@@ -207,13 +207,13 @@ async fn each_signal_is_left_to_the_kubelet_for_its_own_time() {
     let garbage = ["first", "second"].map(|name| disk.path().join(name));
     for file in &garbage {
         std::fs::write(file, vec![1; 64 << 20]).unwrap();
-        assert!(fixture.sync().1);
+        assert!(fixture.sync().1.is_some());
     }
     let signals: Vec<_> = fixture.events().iter().map(|event| event.signal).collect();
     assert_eq!(signals, ["imagefs.available", "nodefs.available"]);
     std::fs::remove_file(&garbage[1]).unwrap();
-    let (end, is_left) = fixture.sync();
-    assert!(is_left && end != EvaluationEnd::Evicted, "{end:?}");
+    let (end, deficit) = fixture.sync();
+    assert!(deficit.is_some() && end != EvaluationEnd::Evicted, "{end:?}");
     assert!(fixture.left_to_kubelet(Signal::NodeFsAvailable).is_none(), "resolved");
 }
 
@@ -224,9 +224,11 @@ async fn a_signal_is_left_to_the_kubelet_only_while_garbage_is_sufficient() {
     let mut fixture = fixture!(disk.path(), &two_thresholds(&disk), "Kubelet");
     fixture.set_garbage(48 << 20);
     std::fs::write(disk.path().join("first"), vec![1; 64 << 20]).unwrap();
-    assert!(fixture.sync().1, "32 MiB are missing");
-    std::fs::write(disk.path().join("second"), vec![1; 24 << 20]).unwrap();
-    assert!(!fixture.sync().1, "56 MiB are missing");
+    assert_eq!(fixture.sync().1, Some(32), "MiB are missing");
+    std::fs::write(disk.path().join("second"), vec![1; 8 << 20]).unwrap();
+    assert_eq!(fixture.sync().1, Some(32), "as at the crossing");
+    std::fs::write(disk.path().join("third"), vec![1; 16 << 20]).unwrap();
+    assert_eq!(fixture.sync().1, None, "56 MiB are missing");
     fixture.run_until_eviction().await;
 }
 

@@ -1,5 +1,7 @@
 //! The state that the loop keeps from one iteration to the next.
 
+use std::collections::BTreeMap;
+
 use eviction_core::decision::{Decision, ProposalState};
 use eviction_core::eviction::EvaluationEnd;
 use eviction_core::rank::Candidate;
@@ -8,15 +10,17 @@ use eviction_core::signal::{NodeCondition, Signal, SignalSet};
 use eviction_core::time::Timestamp;
 
 use super::oom::OomGroupCoalescer;
-use super::terminating::TerminatingPod;
 
 /// The state that the loop keeps from one iteration to the next.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     /// The number of decisions so far, which is the number of the last one.
     pub(super) decisions: u64,
-    /// Terminating pods that have no object any more but still have processes in their cgroups.
-    pub(super) terminating: Vec<TerminatingPod>,
+    /// The UIDs of terminating pods that have no object any more but still have processes in their cgroups, with the
+    /// time when they stop counting, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub(super) terminating: BTreeMap<Box<str>, u64>,
+    /// Whether a threshold may be met, or is about to be, by the last sample.
+    pub(super) under_pressure: bool,
     pub(super) last_change: LoopDelta,
     pub(super) unknown: [Option<UnknownReason>; Signal::COUNT],
     /// When the kernel reported a crossing of a disk threshold that is still met. Pods are ranked once their
@@ -25,8 +29,8 @@ pub(crate) struct State {
     pub(super) last_full_ns: u64,
     /// When something other than process IDs is to be sampled.
     pub(super) sync_due_ns: u64,
-    /// The time of the full sample with which the engine got the pods for their trends.
-    pub(super) trends_updated_ns: u64,
+    /// Whether the engine still has to get the pods of the last full sample for their trends.
+    pub(super) needs_trends: bool,
     pub(super) tree_due_ns: Option<u64>,
     /// When the cgroup tree was read last.
     pub(super) tree_read_ns: u64,

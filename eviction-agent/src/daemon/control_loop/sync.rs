@@ -18,7 +18,7 @@ use eviction_node::notify::{memory_events, psi};
 
 use super::super::memory_notifier::Trigger;
 use super::ControlLoop;
-use super::rearm::next_grace;
+use super::kernel_thresholds::next_grace;
 use crate::telemetry::event_log;
 use crate::telemetry::queue::{DecisionEvent, TelemetryEvent};
 use eviction_node::clock::{Instant, mono_ns};
@@ -37,17 +37,17 @@ impl ControlLoop {
             // Before the sample, whose extent depends on the policy in force.
             self.step_configuration(Event::ApplyProposed);
         }
-        let result = self.sample_and_decide(trigger, crossed);
-        self.act_on(result);
+        let (node_sample, decided) = self.sample_and_decide(trigger, crossed);
+        self.act_on(&node_sample, decided);
     }
 
     /// Carries out the decision, sets all thresholds again, and publishes it.
-    pub(super) fn act_on(&mut self, SyncResult { node_sample, under_pressure, decided }: SyncResult) {
+    pub(super) fn act_on(&mut self, node_sample: &CompleteSample, decided: Option<DecisionEvent>) {
         let Some(event) = decided else {
-            let is_full_sample = self.set_thresholds_and_timer(&node_sample, under_pressure, None);
-            self.arm_kill_orders(&node_sample);
+            let is_full_sample = self.set_thresholds_and_timer(node_sample, None);
+            self.arm_kill_orders(node_sample);
             if is_full_sample {
-                self.publish_pods(&node_sample);
+                self.publish_pods(node_sample);
             }
             return;
         };
@@ -73,23 +73,26 @@ impl ControlLoop {
             // The request is sent when this is written, so it does not wait for the end of the iteration.
             self.persist();
         }
-        let is_full_sample =
-            self.set_thresholds_and_timer(&node_sample, under_pressure, next_grace(decision));
+        let is_full_sample = self.set_thresholds_and_timer(node_sample, next_grace(decision));
         if changed {
             self.publish_decision(event);
         } else {
             self.recycle(event.decision);
         }
-        self.arm_kill_orders(&node_sample);
+        self.arm_kill_orders(node_sample);
         if is_full_sample {
-            self.warm_up(&node_sample);
-            self.publish_pods(&node_sample);
+            self.warm_up(node_sample);
+            self.publish_pods(node_sample);
         }
     }
 
-    /// Samples the node and makes the compact decision. Once every buffer has its size this neither allocates
-    /// nor takes a lock, since the thread that holds a lock may not get to run.
-    pub(super) fn sample_and_decide(&mut self, trigger: Trigger, crossed: Option<u64>) -> SyncResult {
+    /// Samples the node and makes the compact decision, unless the engine is waiting. Once every buffer has its size
+    /// this neither allocates nor takes a lock, since the thread that holds a lock may not get to run.
+    pub(super) fn sample_and_decide(
+        &mut self,
+        trigger: Trigger,
+        crossed: Option<u64>,
+    ) -> (CompleteSample, Option<DecisionEvent>) {
         let at = self.clock.now();
         self.count_sync(trigger, at);
         let events = self.notifier.drain(&mut self.state.charged);
@@ -127,8 +130,9 @@ impl ControlLoop {
         // Pods that may be evicted by prediction must have been sampled.
         let under_pressure =
             pids_pressed || self.state.last_change.imminent || memory_pressed || disks_pressed;
+        self.state.under_pressure = under_pressure;
         if self.engine.is_waiting(at.wall) {
-            return SyncResult { node_sample, under_pressure, decided: None };
+            return (node_sample, None);
         }
         let read_at = node_sample.read_at.wall;
         let ranks = under_pressure && self.engine.needs_pods(read_at, &node_sample.stats);
@@ -160,7 +164,7 @@ impl ControlLoop {
             decided_mono_ns: mono_ns(),
             decision,
         };
-        SyncResult { node_sample, under_pressure, decided: Some(decided) }
+        (node_sample, Some(decided))
     }
 
     /// Takes over file systems that were found after the start: passes on their layout, and publishes how they
@@ -299,13 +303,6 @@ impl ControlLoop {
             other => other.name(),
         }
     }
-}
-
-/// The result of a sync, before it is acted on or published.
-pub(super) struct SyncResult {
-    node_sample: CompleteSample,
-    under_pressure: bool,
-    pub(super) decided: Option<DecisionEvent>,
 }
 
 /// Returns a deep copy of a decision, including the values of the sample.

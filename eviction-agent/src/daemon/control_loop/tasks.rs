@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 
-use eviction_bpf::{Alarm, ReclaimTime, TaskAlarm, TaskCount};
+use eviction_bpf::{Alarm, ReclaimTime, TaskAlarm, TaskStats};
 use eviction_core::pods::KnownPod;
 use eviction_node::cgroup::files::parse_pids_events;
 use eviction_node::cgroup::node_root::find_group;
@@ -14,7 +14,7 @@ use eviction_node::file::read_once;
 use eviction_node::pod_index::PodIndex;
 use eviction_node::sampler::CompleteSample;
 
-use super::super::oom_attribution::KillCgroups;
+use super::super::oom_attribution::CgroupNames;
 use super::ControlLoop;
 use crate::telemetry::event_log::{self, Event};
 use crate::telemetry::pod_rates::{PodActivity, PodTaskDelta};
@@ -30,7 +30,7 @@ impl ControlLoop {
             if described.owner.cgroup.is_none() && !self.node_sampler.cgroups.root().whole_machine {
                 continue;
             }
-            let at = self.clock.at(alarm.stamp.ktime_ns).wall;
+            let at = self.clock.at(alarm.ktime_ns).wall;
             self.telemetry.publish(Event::TaskAlarm(described), at);
         }
     }
@@ -52,18 +52,12 @@ impl ControlLoop {
 
     /// Publishes the activity of each pod since the last read of the counts, if a read is due. Also sweeps the BPF maps.
     pub(super) fn publish_pod_activity(&mut self, now_ns: u64) {
-        let programs = self.notifier.bpf.loads();
         let Some(kernel) = self.notifier.bpf.handle_mut() else { return };
         let (totals, sampler) = (&mut self.task_totals, &self.node_sampler.cgroups);
         if now_ns.saturating_sub(totals.read_ns) < READ_INTERVAL_NS {
             return;
         }
         totals.read_ns = now_ns;
-        if totals.programs != programs {
-            // Other programs count now.
-            totals.programs = programs;
-            totals.before.clear();
-        }
         let (mut tasks, mut stalls) = (Vec::new(), Vec::new());
         let read = kernel.task_counts(&mut tasks).and_then(|()| kernel.reclaim_times(&mut stalls));
         if let Err(error) = read.and_then(|()| kernel.reset_alarms(now_ns.saturating_sub(REARM_NS))) {
@@ -96,12 +90,16 @@ const REARM_NS: u64 = 10_000_000_000;
 #[derive(Debug, Default)]
 pub(crate) struct TaskTotals {
     before: HashMap<u64, PodActivity>,
-    programs: u32,
     read_ns: u64,
     swept_ns: u64,
 }
 
 impl TaskTotals {
+    /// Forgets the counts of programs that were replaced.
+    pub(super) fn forget_counts(&mut self) {
+        self.before.clear();
+    }
+
     /// Returns the activity of each pod since the last counts, given those by cgroup.
     fn join(
         &mut self,
@@ -122,8 +120,7 @@ impl TaskTotals {
         }
         for (id, activity) in &now {
             let since = activity.since(self.before.get(id).copied().unwrap_or_default());
-            let group = pods.owner(*id).and_then(|owner| pods.pods.get(owner.pod));
-            let pod = group.and_then(|group| pod_index.pod_of(group));
+            let pod = pods.owner(*id).and_then(|(group, _)| pod_index.pod_of(group));
             let entry = deltas.entry(pod.map(|known| &*known.pod.uid));
             entry.or_insert_with(|| new_delta(pod)).activity.add(since);
         }
@@ -135,30 +132,32 @@ impl TaskTotals {
 
 /// Returns the counts by cgroup. They are set, not added: a map whose entries are removed while it is read is
 /// read from its beginning again.
-fn by_group(tasks: &[(u64, TaskCount)], stalls: &[(u64, ReclaimTime)]) -> HashMap<u64, PodActivity> {
+fn by_group(tasks: &[(u64, TaskStats)], stalls: &[(u64, ReclaimTime)]) -> HashMap<u64, PodActivity> {
     let mut groups: HashMap<u64, PodActivity> = HashMap::with_capacity(tasks.len());
-    for (id, TaskCount { forks, exits, execs }) in tasks {
+    for (id, TaskStats { forks, exits, execs, .. }) in tasks {
         let activity = groups.entry(*id).or_default();
         (activity.forks, activity.execs, activity.exits) = (*forks, *execs, *exits);
     }
+    let page_bytes = rustix::param::page_size() as u64;
     for (id, ReclaimTime { count, ns, reclaimed }) in stalls {
         let activity = groups.entry(*id).or_default();
-        (activity.reclaims, activity.stalled_ns, activity.reclaimed) = (*count, *ns, *reclaimed);
+        (activity.reclaims, activity.stalled_ns) = (*count, *ns);
+        activity.reclaimed = reclaimed.saturating_mul(page_bytes);
     }
     groups
 }
 
 /// Returns an alarm with the current names: the cgroup may be removed soon, and has no name then.
 pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, pod_index: &PodIndex) -> event_log::TaskAlarm {
-    let TaskAlarm { stamp, alarm: what, memcg_id, key_id, tasks, bound, tgid } = *alarm;
-    let cgroups = KillCgroups::read(sampler);
+    let TaskAlarm { ktime_ns, alarm: what, memcg_id, key_id, tasks, bound, tgid } = *alarm;
+    let cgroups = CgroupNames::read(sampler);
     let mut described = event_log::TaskAlarm {
         alarm: what.name(),
         owner: cgroups.named(memcg_id, pod_index),
         pid: tgid,
         tasks,
         tasks_limit: bound,
-        mono_ns: stamp.ktime_ns,
+        mono_ns: ktime_ns,
         ..event_log::TaskAlarm::default()
     };
     if what == Alarm::PidsLimit {
@@ -191,7 +190,7 @@ mod tests {
     #[test]
     fn entries_that_were_read_twice_count_once() {
         let tasks = [(1, 5), (2, 7), (1, 6)];
-        let tasks = tasks.map(|(id, forks)| (id, TaskCount { forks, ..TaskCount::default() }));
+        let tasks = tasks.map(|(id, forks)| (id, TaskStats { forks, ..TaskStats::default() }));
         let stalls = [(2, ReclaimTime { count: 3, ..ReclaimTime::default() }); 2];
         let groups = by_group(&tasks, &stalls);
         assert_eq!(groups[&1], PodActivity { forks: 6, ..PodActivity::default() });

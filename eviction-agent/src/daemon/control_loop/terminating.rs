@@ -8,6 +8,8 @@
 //! No directory is created or removed when a process ends, so the cgroup is checked after each sync. The check
 //! allocates memory, and a decision must not wait for that.
 
+use std::collections::BTreeMap;
+
 use eviction_core::in_flight::{InFlightEviction, TERMINATION_TIMEOUT};
 use eviction_core::input::Event;
 use eviction_core::time::nanos;
@@ -19,14 +21,6 @@ use super::ControlLoop;
 use super::evictions::grace_of;
 use eviction_node::clock::mono_ns;
 
-/// A terminating pod without an object.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct TerminatingPod {
-    pub(super) uid: Box<str>,
-    /// When its cgroup stops counting, in nanoseconds of `CLOCK_MONOTONIC`.
-    until_ns: u64,
-}
-
 impl ControlLoop {
     /// Passes the terminating pods to the engine if they changed. Runs before the engine gets the pods.
     pub(super) fn step_terminating(&mut self) {
@@ -35,13 +29,13 @@ impl ControlLoop {
         if self.state.terminating == before {
             return;
         }
-        let uids = self.state.terminating.iter().map(|it| it.uid.clone()).collect();
+        let uids = self.state.terminating.keys().cloned().collect();
         self.step_and_discard(Event::Terminating(uids));
     }
 
     /// Returns whether a pod is terminating without an object.
     pub(super) fn is_terminating(&self, uid: &str) -> bool {
-        self.state.terminating.iter().any(|it| *it.uid == *uid)
+        self.state.terminating.contains_key(uid)
     }
 
     /// Returns whether there are processes in the cgroup of a pod, with or without an object.
@@ -52,8 +46,8 @@ impl ControlLoop {
     /// Stops waiting for pods without processes, and for those whose time is over. Returns whether a sync is
     /// due now.
     pub(super) fn update_terminating(&mut self, now_ns: u64) -> bool {
-        let is_over = |it: &TerminatingPod| it.until_ns <= now_ns || !self.is_populated(&it.uid);
-        let is_over = self.state.terminating.iter().any(is_over);
+        let mut terminating = self.state.terminating.iter();
+        let is_over = terminating.any(|(uid, until_ns)| *until_ns <= now_ns || !self.is_populated(uid));
         if is_over {
             self.step_pods();
         }
@@ -65,7 +59,8 @@ impl ControlLoop {
         self.folders_of(self.node_sampler.cgroups.pods().by_uid(&PodUid::new(uid)))
     }
 
-    fn find_terminating(&self, now_ns: u64) -> Vec<TerminatingPod> {
+    /// Returns the pods for [`State::terminating`](super::State::terminating).
+    fn find_terminating(&self, now_ns: u64) -> BTreeMap<Box<str>, u64> {
         let pods = self.pod_index.active();
         let is_terminating = |it: &&InFlightEviction| {
             // Before the pods are known, none counts as missing.
@@ -77,13 +72,13 @@ impl ControlLoop {
         };
         let terminating = self.engine.in_flight().iter().filter(is_terminating).map(|it| {
             let uid = &it.pod.uid;
-            let known = self.state.terminating.iter().find(|it| it.uid == *uid).map(|it| it.until_ns);
+            let known = self.state.terminating.get(uid).copied();
             let decided_ns = self.clock.mono_of(it.decided_at);
             let ends_ns = decided_ns.saturating_add(nanos(grace_of(it))).max(now_ns);
             let until_ns =
                 known.unwrap_or(ends_ns.saturating_add(TERMINATION_TIMEOUT.as_nanos().unsigned_abs()));
-            TerminatingPod { uid: uid.clone(), until_ns }
+            (uid.clone(), until_ns)
         });
-        terminating.filter(|it| now_ns < it.until_ns).collect()
+        terminating.filter(|(_, until_ns)| now_ns < *until_ns).collect()
     }
 }

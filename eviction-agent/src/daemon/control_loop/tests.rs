@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ::tests::allocations::{Allocations, trace_allocations};
 use ::tests::node::{MIB, Node, PodSpec};
+use eviction_bpf::KernelThreshold;
 use eviction_core::decision::Action;
 use eviction_core::eviction::EvaluationEnd;
 use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction};
@@ -27,12 +28,11 @@ use super::super::ConfigurationFiles;
 use super::super::pod_source::PodSource;
 use super::super::startup::{self, TelemetryOutputs};
 use super::super::watchdog::Heartbeat;
-use super::sync::SyncResult;
-use super::{Command, ControlLoop, LoopEvent, Trigger};
+use super::{Command, ControlLoop, EventBatch, LoopEvent, Trigger};
 use crate::daemon::configuration::Options;
-use crate::spsc::{Next, Receiver};
+use crate::spsc::Receiver;
 use crate::telemetry::metrics::Metrics;
-use crate::telemetry::queue::{TelemetryEvent, TelemetryQueue};
+use crate::telemetry::queue::{DecisionEvent, TelemetryEvent, TelemetryQueue};
 
 use eviction_node::backend::BackendSelection;
 
@@ -127,19 +127,19 @@ impl Fixture {
             let (trigger, crossed) = self.control_loop.handle(event)?;
             Some((trigger, self.control_loop.sample_and_decide(trigger, crossed)))
         });
-        let Some((trigger, result)) = result else {
+        let Some((trigger, (node_sample, decided))) = result else {
             self.control_loop.end_iteration();
             return (None, "no sync", Allocations::default());
         };
-        let end = end_of(&result);
-        self.control_loop.act_on(result);
+        let end = end_of(decided.as_ref());
+        self.control_loop.act_on(&node_sample, decided);
         self.control_loop.end_iteration();
         (end, trigger.name(), if disturbed { Allocations::default() } else { allocated })
     }
 
     /// Empties the telemetry queue, as the telemetry thread does.
     fn drain_telemetry(&mut self) {
-        while let Next::Value(event) = self.telemetry.next() {
+        while let Ok(event) = self.telemetry.try_recv() {
             drop(event);
         }
     }
@@ -160,8 +160,8 @@ impl Fixture {
     }
 }
 
-fn end_of(result: &SyncResult) -> Option<EvaluationEnd> {
-    Some(result.decided.as_ref()?.decision.evaluation()?.end)
+fn end_of(decided: Option<&DecisionEvent>) -> Option<EvaluationEnd> {
+    Some(decided?.decision.evaluation()?.end)
 }
 
 impl Fixture {
@@ -287,9 +287,9 @@ async fn a_victim_keeps_its_cgroups_when_other_pods_come_or_go() {
     let mut grower = fixture.grower();
     assert!(grower.wait().unwrap().success());
     let control_loop = &mut fixture.control_loop;
-    let result = control_loop.sample_and_decide(Trigger::Timer, None);
-    assert_eq!(end_of(&result), Some(EvaluationEnd::Evicted));
-    let decision = result.decided.unwrap().decision;
+    let (_, decided) = control_loop.sample_and_decide(Trigger::Timer, None);
+    assert_eq!(end_of(decided.as_ref()), Some(EvaluationEnd::Evicted));
+    let decision = decided.unwrap().decision;
     let eviction = decision.actions.iter().find_map(|action| match action {
         Action::Evict(eviction) => Some(*eviction),
         _ => None,
@@ -323,14 +323,14 @@ async fn a_victim_keeps_its_cgroups_when_other_pods_come_or_go() {
 #[tokio::test]
 async fn a_full_sample_publishes_the_usage_of_pods() {
     let Some(mut fixture) = fixture(Profile::Kubelet) else { ::tests::skip!("no cgroups can be made here") };
-    while let Next::Value(_) = fixture.telemetry.next() {}
+    while fixture.telemetry.try_recv().is_ok() {}
     let mut published = Vec::new();
     for _ in 0..2 {
         fixture.control_loop.state.last_full_ns = 0;
         fixture.control_loop.sync(Trigger::Timer, None);
-        while let Next::Value(event) = fixture.telemetry.next() {
+        while let Ok(event) = fixture.telemetry.try_recv() {
             if let TelemetryEvent::PodSample(sample, _) = event {
-                published.push(sample.ranking(Signal::MemoryAvailable).candidates.len());
+                published.push(sample.ranking(Signal::MemoryAvailable).len());
             }
         }
     }
@@ -388,6 +388,21 @@ async fn a_kill_counts_although_a_budget_refuses_the_eviction_after_its_end() {
 }
 
 #[tokio::test]
+async fn thresholds_and_counts_of_replaced_programs_are_forgotten() {
+    let Some(mut fixture) = fixture(Profile::Kubelet) else { ::tests::skip!("no cgroups can be made here") };
+    let control_loop = &mut fixture.control_loop;
+    let limited = control_loop.limits.ids()[0];
+    control_loop.limits.find_mut(limited).unwrap().armed = Some((1, KernelThreshold::default()));
+    let events = EventBatch { programs_loaded: true, missed: true, ..EventBatch::default() };
+    assert_eq!(control_loop.handle_bpf_events(events), None);
+    assert_eq!(control_loop.limits.find(limited).unwrap().armed, None);
+    assert!(control_loop.storage.older_pods.is_none());
+    control_loop.sync(Trigger::Timer, None);
+    let older_pods = control_loop.storage.older_pods.as_ref().unwrap();
+    assert_eq!(older_pods.len(), fixture.node.pods.len(), "by the full sample");
+}
+
+#[tokio::test]
 async fn a_stop_publishes_the_evictions_that_the_killer_abandons() {
     let Some(mut fixture) = fixture(Profile::Kubelet) else { ::tests::skip!("no cgroups can be made here") };
     let control_loop = &mut fixture.control_loop;
@@ -398,12 +413,12 @@ async fn a_stop_publishes_the_evictions_that_the_killer_abandons() {
     for progress in [KillProgress::Terminated { killed: 1, unreaped: None }, KillProgress::Abandoned] {
         results.try_send(KillUpdate { decision: DECISION, at_ns: mono_ns(), progress }).unwrap();
     }
-    while let Next::Value(_) = fixture.telemetry.next() {}
+    while fixture.telemetry.try_recv().is_ok() {}
     // Without a sender of commands the loop ends as at a stop.
     let mut commands = mpsc::channel(1).1;
     assert!(fixture.control_loop.next(&mut commands).await.unwrap().is_none());
     let mut published = Vec::new();
-    while let Next::Value(event) = fixture.telemetry.next() {
+    while let Ok(event) = fixture.telemetry.try_recv() {
         if let TelemetryEvent::Progress(update) = event {
             published.push(update.step);
         }

@@ -133,7 +133,7 @@ impl LimitWatch {
         if is_own {
             self.armed = None;
             self.fired = true;
-            self.crossed_ns = Some(crossed.stamp.ktime_ns);
+            self.crossed_ns = Some(crossed.ktime_ns);
         }
         is_own
     }

@@ -3,23 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::telemetry::event_log::BpfEventsLost;
+use crate::telemetry::event_log;
 use crate::telemetry::metrics::Metrics;
 use eviction_bpf::load::{ProgramLogReader, load};
 use eviction_bpf::{
-    AsyncRing, AttachWhen, BackendInfo, BpfHandle, EventClass, GrossCharge, KernelKillCause, KernelThreshold,
-    LoadOptions, Loaded, NodePidThreshold, ThresholdCrossed,
+    AttachWhen, BackendInfo, BpfHandle, EventClass, KernelKillCause, KernelThreshold, LoadOptions, Loaded,
+    MemcgThreshold, NodePidThreshold, Ring, ThresholdCrossed, ring,
 };
 use eviction_config::Probes;
 use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::clock::mono_ns;
+use tokio::io::unix::AsyncFd;
 
 use super::super::realtime;
-use super::BackendReporter;
 use super::disks::DiskThresholds;
 use super::events::{EventBatch, EventSorter, ProgramCounters};
 use super::failover::BpfFailover;
-use super::plan::{AttachPolicy, GrowthSource, RootCounter};
+use super::plan::{AttachPolicy, GrowthSource};
 use crate::error::chain;
 
 /// How often, and how long each time, the agent waits for the event of a kernel kill whose fire token is taken.
@@ -29,18 +29,21 @@ const EVENT_PAUSE: Duration = Duration::from_micros(50);
 
 /// The programs, their ring buffer, and what they counted so far.
 pub(crate) struct BpfBackend {
-    pub(super) reporter: BackendReporter,
-    pub(super) loaded: Option<(BpfHandle, AsyncRing)>,
+    pub(super) metrics: Arc<Metrics>,
+    /// The sources whose backend has changed, until they are published.
+    pub(super) changed: Vec<BackendInfo>,
+    pub(super) loaded: Option<(BpfHandle, AsyncFd<Ring>)>,
+    /// Whether the programs were loaded after the last batch of events.
+    is_new: bool,
     /// Absent if nothing could be loaded at the start.
     failover: Option<BpfFailover>,
     log: Option<ProgramLogReader>,
     sorter: EventSorter,
     pub(super) counters: ProgramCounters,
     /// The gross charges of the cgroups with eviction thresholds when this sample began.
-    charged: [Option<(u64, GrossCharge)>; 2],
+    charged: [Option<(u64, MemcgThreshold)>; 2],
     /// The policies of the on-demand probes, in the order of [`AttachWhen`].
     attach_policies: [AttachPolicy; 3],
-    root_counter: RootCounter,
     pub(super) disks: DiskThresholds,
     /// Whether it was logged that a threshold cannot be set.
     is_set_error_logged: bool,
@@ -54,15 +57,16 @@ impl BpfBackend {
         metrics: &Arc<Metrics>,
     ) -> (Self, Vec<BackendInfo>) {
         let mut this = Self {
-            reporter: BackendReporter::new(metrics),
+            metrics: Arc::clone(metrics),
+            changed: Vec::new(),
             loaded: None,
+            is_new: false,
             failover: None,
             log: None,
             sorter: EventSorter::default(),
             counters: ProgramCounters::default(),
             charged: [None; 2],
             attach_policies: [AttachPolicy::new(probes); 3],
-            root_counter: RootCounter::default(),
             disks: DiskThresholds::default(),
             is_set_error_logged: false,
         };
@@ -90,7 +94,8 @@ impl BpfBackend {
 
     fn adopt(&mut self, loaded: Loaded) -> std::io::Result<()> {
         let Loaded { kernel, ring, missing: _, log } = loaded;
-        self.loaded = Some((kernel, AsyncRing::new(ring)?));
+        self.loaded = Some((kernel, ring::watch(ring)?));
+        self.is_new = true;
         self.log = log;
         // The counters of these programs begin at zero, and no threshold is set.
         self.counters.restart();
@@ -105,8 +110,8 @@ impl BpfBackend {
             self.disarm_kill(cause);
         }
         let Some((handle, _)) = self.loaded.take() else { return };
-        self.counters.export_suppressed(&handle, &self.reporter.metrics);
-        self.counters.export_losses(&handle, &self.reporter.metrics);
+        self.counters.export_suppressed(&handle, &self.metrics);
+        self.counters.export_losses(&handle, &self.metrics);
         realtime::drop_on_thread(handle);
     }
 
@@ -118,23 +123,18 @@ impl BpfBackend {
         self.loaded.as_mut().map(|(handle, _)| handle)
     }
 
-    /// Returns how often programs were loaded: each time they count from zero.
-    pub(crate) fn loads(&self) -> u32 {
-        self.counters.loads
-    }
-
     /// Waits for an event that must be handled at once; forever if nothing is loaded. Cancel-safe.
     pub(super) async fn next(&mut self) -> EventBatch {
         let Some((_, ring)) = &mut self.loaded else { return std::future::pending().await };
         let mut batch = EventBatch::default();
-        match ring.drain_ready(|event| self.sorter.add(event, &mut batch)).await {
-            Ok(drained) => batch.missed |= self.counters.count(drained, &self.reporter.metrics),
+        match ring::drain_ready(ring, |event| self.sorter.add(event, &mut batch)).await {
+            Ok(drained) => batch.missed |= self.counters.count(drained, &self.metrics),
             Err(error) => {
                 self.unload();
                 let why = format!("the ring buffer cannot be read any more: {error}");
-                self.reporter.changed.extend(sources_without_backend(&why));
+                self.changed.extend(sources_without_backend(&why));
                 if let Some(failover) = &mut self.failover {
-                    failover.fail(BackendInfo::plain("ring", "", why), &self.reporter);
+                    failover.fail(BackendInfo::plain("ring", "", why), &self.metrics);
                     failover.reload(mono_ns());
                 }
                 // No other event causes a sample, and the timer was set for programs that report.
@@ -151,6 +151,7 @@ impl BpfBackend {
             log.flush();
         }
         self.read_ring(batch);
+        batch.programs_loaded |= std::mem::take(&mut self.is_new);
         let Some((handle, _)) = &self.loaded else { return };
         if let Err(error) = handle.take_charged(|id| charged.push(id)) {
             // A full sample finds them too.
@@ -158,7 +159,7 @@ impl BpfBackend {
         }
         // Charges while values are read are neither in the values nor in what counts after a threshold is set.
         let [node, pods] = self.sorter.eviction_cgroups;
-        let charge = |id: u64| Some((id, handle.gross_charge(id)?));
+        let charge = |id: u64| Some((id, handle.read_threshold(id)?));
         self.charged = [charge(node), if pods == node { None } else { charge(pods) }];
         self.record_disk_totals();
     }
@@ -166,8 +167,8 @@ impl BpfBackend {
     /// Adds the events that are in the ring buffer.
     fn read_ring(&mut self, batch: &mut EventBatch) {
         let Some((_, ring)) = &mut self.loaded else { return };
-        let drained = ring.drain(|event| self.sorter.add(event, batch));
-        batch.missed |= self.counters.count(drained, &self.reporter.metrics);
+        let drained = ring.get_mut().drain(|event| self.sorter.add(event, batch));
+        batch.missed |= self.counters.count(drained, &self.metrics);
     }
 
     /// Checks whether the programs still report, given the usage of each pod by the id of its cgroup, and
@@ -175,10 +176,10 @@ impl BpfBackend {
     pub(super) fn check(&mut self, pods: impl Iterator<Item = (u64, u64)>, now_ns: u64) {
         let Some(failover) = &mut self.failover else { return };
         match &self.loaded {
-            Some((handle, _)) => failover.check(handle, pods, &self.reporter),
+            Some((handle, _)) => failover.check(handle, pods, &self.metrics),
             None => {
                 let why = "nothing is loaded".to_owned();
-                failover.fail(BackendInfo::plain("ring", "", why), &self.reporter);
+                failover.fail(BackendInfo::plain("ring", "", why), &self.metrics);
             }
         }
         failover.reload(now_ns);
@@ -192,7 +193,7 @@ impl BpfBackend {
         let loaded = match failover.loaded(present) {
             None => return,
             Some(Ok(loaded)) => loaded,
-            Some(Err(failed)) => return self.reporter.changed.extend(failed),
+            Some(Err(failed)) => return self.changed.extend(failed),
         };
         let now_ns = mono_ns();
         self.drain_last_events(batch);
@@ -203,7 +204,7 @@ impl BpfBackend {
             Ok(()) => sources,
             Err(error) => sources_without_backend(&ring_error(&error)),
         };
-        self.reporter.changed.extend(changed);
+        self.changed.extend(changed);
         // No threshold is set, and cgroups may have been created or removed in between.
         batch.missed = true;
     }
@@ -254,7 +255,7 @@ impl BpfBackend {
         let wanted = self.attach_policies[when as usize].wants(handle.is_attached(when), is_needed, now_ns);
         if let (Err(error), Some(failover)) = (handle.request_probe(when, wanted), &mut self.failover) {
             let why = format!("it cannot be attached any more: {error}");
-            failover.fail(BackendInfo::plain(source, backend, why), &self.reporter);
+            failover.fail(BackendInfo::plain(source, backend, why), &self.metrics);
         }
     }
 
@@ -303,7 +304,7 @@ impl BpfBackend {
 
     /// Returns the usage of the root page counter at a sample of the whole machine with this usage.
     pub(super) fn root_counter_usage(&mut self, usage: u64, now_ns: u64) -> u64 {
-        self.root_counter.usage_at(usage, self.sorter.node_crossed.take(), now_ns)
+        self.sorter.root_counter_usage(usage, now_ns)
     }
 
     /// Returns whether the kernel thresholds of this cgroup are those of evictions.
@@ -320,7 +321,7 @@ impl BpfBackend {
             Ok(generation) => Some(generation),
             Err(error) => {
                 if !std::mem::replace(&mut self.is_set_error_logged, true) {
-                    tracing::warn!(error = %chain(&error), "cannot set a kernel threshold: the timer detects the crossing");
+                    tracing::warn!(cgroup = id, error = %chain(&error), "cannot set a kernel threshold: the timer detects the crossing");
                 }
                 None
             }
@@ -346,7 +347,7 @@ impl BpfBackend {
     /// Returns when the cgroup with this id came near its limit, if that event is pending.
     pub(crate) fn near_limit_ns(&self, id: u64) -> Option<u64> {
         let rises = self.sorter.limit_crossings.iter().filter(|crossed| crossed.is_rise());
-        rises.filter(|crossed| crossed.cgroup_id == id).map(|crossed| crossed.stamp.ktime_ns).min()
+        rises.filter(|crossed| crossed.cgroup_id == id).map(|crossed| crossed.ktime_ns).min()
     }
 
     /// Sets the threshold of the node's tasks at `headroom` more than the present `tasks`: the fork that passes
@@ -367,10 +368,9 @@ impl BpfBackend {
 
     /// Exports losses. Returns the event of what was lost, if that has grown, and whether a change of the
     /// cgroup tree may not have been reported.
-    pub(crate) fn read_losses(&mut self) -> (Option<BpfEventsLost>, bool) {
+    pub(crate) fn read_losses(&mut self) -> (Option<event_log::Event>, bool) {
         let handle = self.loaded.as_ref().map(|(handle, _)| handle);
-        let is_tree_missed =
-            handle.is_some_and(|handle| self.counters.export_losses(handle, &self.reporter.metrics));
+        let is_tree_missed = handle.is_some_and(|handle| self.counters.export_losses(handle, &self.metrics));
         (self.counters.event.take(), is_tree_missed)
     }
 }

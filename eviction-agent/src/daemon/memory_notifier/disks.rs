@@ -1,6 +1,8 @@
 //! Thresholds on file systems in the kernel: set after each sample, at the headroom that it found.
 
-use eviction_bpf::{AttachWhen, BpfHandle, DiskHeadroom, DiskTotal, DiskUsage, EventClass};
+use std::collections::BTreeMap;
+
+use eviction_bpf::{AttachWhen, BpfHandle, DiskTotal, DiskUsage, DiskUsageKey, EventClass};
 use eviction_node::clock::mono_ns;
 use eviction_node::fs::DeviceHeadroom;
 
@@ -47,16 +49,13 @@ impl BpfBackend {
         self.disks.taken.extend(totals);
     }
 
-    /// Reads what each memory cgroup has taken of these disks, in order of cgroup and device; `None` unless all
-    /// of them are counted.
-    pub(crate) fn disk_usage(&self, devices: &[u64]) -> Option<Vec<DiskUsage>> {
+    /// Reads what each memory cgroup has taken of each disk; `None` unless all of these are counted.
+    pub(crate) fn disk_usage(&self, devices: &[u64]) -> Option<BTreeMap<DiskUsageKey, DiskUsage>> {
         let (handle, _) = self.loaded.as_ref().filter(|_| self.reports(EventClass::Disk))?;
         if !devices.iter().all(|device| handle.disks().any(|counted| counted == *device)) {
             return None;
         }
-        let mut usage = Vec::new();
-        handle.read_disk_usage(&mut usage).ok()?;
-        Some(usage)
+        handle.read_disk_usage().ok()
     }
 
     /// Counts a crossing that was reported.
@@ -72,17 +71,19 @@ impl BpfBackend {
         let when = AttachWhen::NearDiskThreshold;
         let [least_bytes, least_inodes] = if self.disks.crossings.has_token(now_ns) { CLOSE } else { WIDE };
         let mut is_near = false;
-        for DeviceHeadroom { device, capacity, bytes, inodes } in devices {
+        for found in devices {
+            let DeviceHeadroom { device, capacity, bytes, inodes } = found;
             is_near |= self.is_near(when, bytes, capacity);
             // A threshold is met by less than its value, not by the value itself.
             let beyond = |left: u64, least: u64| left.saturating_add(1).max(least);
-            let headroom = DiskHeadroom {
+            let headroom = DeviceHeadroom {
                 bytes: bytes.map(|left| beyond(left, least_bytes)),
                 inodes: inodes.map(|left| beyond(left, least_inodes)),
+                ..found
             };
             let since = self.disks.taken.iter().find(|(of, _)| *of == device).map(|(_, total)| *total);
             let Some((handle, _)) = &mut self.loaded else { return };
-            if let Err(error) = handle.set_disk_threshold(device, headroom, since)
+            if let Err(error) = handle.set_disk_threshold(headroom, since)
                 && !std::mem::replace(&mut self.disks.is_set_error_logged, true)
             {
                 tracing::warn!(error = %chain(&error), "cannot set a kernel threshold of a disk: the timer detects the crossing");

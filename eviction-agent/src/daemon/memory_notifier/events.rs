@@ -8,12 +8,15 @@ use eviction_bpf::{
 };
 use prometheus_client::metrics::counter::Counter;
 
-use crate::telemetry::event_log::BpfEventsLost;
+use crate::telemetry::event_log;
 use crate::telemetry::metrics::Metrics;
 
 /// The maximum number of pending crossings of memory limits; each cgroup has two until it is sampled. A full
 /// sample finds the rest.
 const MAX_LIMIT_CROSSINGS: usize = 1024;
+
+/// A crossing older than this is not compared with the present sample.
+const MAX_CROSSING_AGE_NS: u64 = 10_000_000;
 
 /// The events that the BPF programs reported in one batch.
 #[derive(Debug, Default)]
@@ -34,6 +37,8 @@ pub(crate) struct EventBatch {
     pub(crate) disk_crossed_ns: Option<u64>,
     /// Whether events are missing or cannot be decoded: a full sample has to find what they reported.
     pub(crate) missed: bool,
+    /// Whether programs were loaded: they count from zero, and no threshold is set in them.
+    pub(crate) programs_loaded: bool,
 }
 
 /// Sorts events. Never allocates for a crossing.
@@ -42,7 +47,9 @@ pub(super) struct EventSorter {
     /// The cgroups with eviction thresholds: the node's and that of all pods. Crossings of others are about limits.
     pub(super) eviction_cgroups: [u64; 2],
     /// The last crossing of a threshold on the node's cgroup, until a sample is compared with it.
-    pub(super) node_crossed: Option<ThresholdCrossed>,
+    node_crossed: Option<ThresholdCrossed>,
+    /// By how much the machine's root page counter exceeds the sampled usage, bytes; negative if it is lower.
+    root_excess: i64,
     /// Crossings of memory limits, which wait until a sync is done.
     pub(super) limit_crossings: VecDeque<ThresholdCrossed>,
     /// Kills before this are dropped: the programs that were loaded before reported them. While programs are
@@ -55,6 +62,7 @@ impl Default for EventSorter {
         Self {
             eviction_cgroups: [0; 2],
             node_crossed: None,
+            root_excess: 0,
             limit_crossings: VecDeque::with_capacity(MAX_LIMIT_CROSSINGS),
             kills_since_ns: 0,
         }
@@ -73,14 +81,14 @@ impl EventSorter {
                     let is_usable = crossed.is_rise() && batch.kernel_kills.is_empty();
                     self.node_crossed = is_usable.then_some(crossed);
                 }
-                batch.crossed_ns = Some(crossed.stamp.ktime_ns);
+                batch.crossed_ns = Some(crossed.ktime_ns);
             }
             Event::ThresholdCrossed(_) if self.limit_crossings.len() == MAX_LIMIT_CROSSINGS => {
                 batch.missed = true
             }
             Event::ThresholdCrossed(crossed) => self.limit_crossings.push_back(crossed),
-            Event::DiskThresholdCrossed(crossed) => batch.disk_crossed_ns = Some(crossed.stamp.ktime_ns),
-            Event::OomKill(kill) if kill.stamp.ktime_ns < self.kills_since_ns => {}
+            Event::DiskThresholdCrossed(crossed) => batch.disk_crossed_ns = Some(crossed.ktime_ns),
+            Event::OomKill(kill) if kill.ktime_ns < self.kills_since_ns => {}
             Event::OomKill(kill) => batch.kills.push(kill),
             Event::OomMark(mark) => {
                 tracing::debug!(pid = mark.tgid, comm = %mark.comm_lossy(), "the OOM victim was exiting already");
@@ -93,19 +101,29 @@ impl EventSorter {
             }
         }
     }
+
+    /// Returns the usage of the machine's root page counter at a sample with this usage, bytes.
+    ///
+    /// The BPF programs compare that counter with thresholds on usage. It includes the kernel's memory for cgroups, and
+    /// lacks pages that are charged to no cgroup. No file contains it, but each crossing does.
+    pub(super) fn root_counter_usage(&mut self, usage: u64, now_ns: u64) -> u64 {
+        let is_recent = |it: &ThresholdCrossed| now_ns.saturating_sub(it.ktime_ns) <= MAX_CROSSING_AGE_NS;
+        if let Some(crossed) = self.node_crossed.take().filter(is_recent) {
+            self.root_excess = crossed.usage.cast_signed().saturating_sub(usage.cast_signed());
+        }
+        usage.saturating_add_signed(self.root_excess)
+    }
 }
 
 /// The counters of the programs as they were exported last.
 #[derive(Debug, Default)]
 pub(super) struct ProgramCounters {
-    /// How often programs were loaded: each time they count from zero.
-    pub(super) loads: u32,
     /// The exported totals of these programs, by metric and label.
     exported: BTreeMap<(&'static str, &'static str), u64>,
     /// How many of the events that could not be decoded were published.
     invalid_published: u64,
     /// Losses that are not published yet. The numbers are totals.
-    pub(super) event: Option<BpfEventsLost>,
+    pub(super) event: Option<event_log::Event>,
     /// Whether some charges were not followed up to the root recently: thresholds above do not see every
     /// charge.
     pub(super) is_truncating: bool,
@@ -114,7 +132,6 @@ pub(super) struct ProgramCounters {
 impl ProgramCounters {
     /// Restarts the counters for programs that were just loaded.
     pub(super) fn restart(&mut self) {
-        self.loads += 1;
         self.exported.clear();
         self.is_truncating = false;
     }
@@ -163,7 +180,8 @@ impl ProgramCounters {
         }
         if has_grown {
             let map_full = lost.by_map().iter().map(|(_, count)| count).sum();
-            self.event = Some(BpfEventsLost { lost: lost.records_lost(), invalid, map_full });
+            self.event =
+                Some(event_log::Event::BpfEventsLost { lost: lost.records_lost(), invalid, map_full });
         }
         is_tree_missed
     }
@@ -186,11 +204,11 @@ impl ProgramCounters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eviction_bpf::{Edge, Stamp};
+    use eviction_bpf::Edge;
 
     fn crossed(cgroup_id: u64) -> Event {
-        let stamp = Stamp { ktime_ns: 10 * cgroup_id, cpu: 0, seq: 0 };
-        Event::ThresholdCrossed(ThresholdCrossed { stamp, ..ThresholdCrossed::upwards(cgroup_id, 1) })
+        let ktime_ns = 10 * cgroup_id;
+        Event::ThresholdCrossed(ThresholdCrossed { ktime_ns, ..ThresholdCrossed::upwards(cgroup_id, 1) })
     }
 
     #[test]
@@ -207,6 +225,25 @@ mod tests {
         let fall = ThresholdCrossed { edge: Edge::UsageBelow, ..ThresholdCrossed::upwards(1, 1) };
         sorter.add(Event::ThresholdCrossed(fall), &mut batch);
         assert_eq!(sorter.node_crossed, None, "usage goes on falling");
+    }
+
+    #[test]
+    fn a_crossing_shows_by_how_much_the_root_counter_differs_from_the_sampled_usage() {
+        const MIB: u64 = 1 << 20;
+        const SECOND: u64 = 1_000_000_000;
+        let crossed =
+            |usage, ktime_ns| Some(ThresholdCrossed { ktime_ns, usage, ..ThresholdCrossed::upwards(1, 1) });
+        let mut sorter = EventSorter::default();
+        let mut usage_at = |usage, crossed, now_ns| {
+            sorter.node_crossed = crossed;
+            sorter.root_counter_usage(usage, now_ns)
+        };
+        assert_eq!(usage_at(500 * MIB, None, 0), 500 * MIB, "not known so far");
+        assert_eq!(usage_at(500 * MIB, crossed(620 * MIB, 0), 1), 620 * MIB);
+        assert_eq!(usage_at(510 * MIB, None, SECOND), 630 * MIB, "until the next crossing");
+        assert_eq!(usage_at(510 * MIB, crossed(MIB, 0), SECOND), 630 * MIB, "of an earlier sample");
+        assert_eq!(usage_at(510 * MIB, crossed(400 * MIB, SECOND), SECOND), 400 * MIB);
+        assert_eq!(usage_at(MIB, None, SECOND), 0);
     }
 
     #[test]

@@ -10,7 +10,8 @@ use eviction_bpf::{
 };
 
 use super::super::realtime;
-use super::BackendReporter;
+use super::log_failure;
+use crate::telemetry::metrics::Metrics;
 
 /// A method that sees every charge reports before this much is charged.
 const UNREPORTED_BYTES: u64 = 16 << 20;
@@ -41,9 +42,9 @@ impl BpfFailover {
     }
 
     /// Records a failure, and reports the first one of each source.
-    pub(super) fn fail(&mut self, failure: BackendInfo, reporter: &BackendReporter) {
+    pub(super) fn fail(&mut self, failure: BackendInfo, metrics: &Metrics) {
         if !self.is_failed(failure.source) {
-            reporter.log_failure(&failure);
+            log_failure(metrics, &failure);
             self.failures.push(failure);
             // A load that was refused may succeed without this one.
             self.refused = 0;
@@ -59,11 +60,11 @@ impl BpfFailover {
         &mut self,
         handle: &BpfHandle,
         pods: impl Iterator<Item = (u64, u64)>,
-        reporter: &BackendReporter,
+        metrics: &Metrics,
     ) {
         for (class, backend, error) in handle.detached() {
             let why = format!("{backend} was detached: {error}");
-            self.fail(BackendInfo::plain(class.name(), backend, why), reporter);
+            self.fail(BackendInfo::plain(class.name(), backend, why), metrics);
         }
         let Some(charge) = handle.charge().filter(|info| info.sees_every_charge) else { return };
         let Ok(counters) = handle.lost() else { return };
@@ -76,7 +77,7 @@ impl BpfFailover {
         let silent = handle.sources().iter().filter(|info| are_kprobes(info.backend, charge.backend));
         for info in std::iter::once(charge).chain(silent) {
             let why = format!("{} reports no charge while a pod's usage grows", charge.backend);
-            self.fail(BackendInfo::plain(info.source, info.backend, why), reporter);
+            self.fail(BackendInfo::plain(info.source, info.backend, why), metrics);
         }
     }
 
@@ -208,10 +209,7 @@ impl MissedCharges {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::telemetry::metrics::Metrics;
     use eviction_node::backend::BackendSelection;
 
     const MIB: u64 = 1 << 20;
@@ -279,13 +277,12 @@ mod tests {
         let deny = attach_methods::names().map(str::to_owned).collect();
         let choice = BackendSelection { deny, ..BackendSelection::default() };
         let mut failover = BpfFailover::new(LoadOptions { choice, ..LoadOptions::default() });
-        let metrics = Arc::new(Metrics::new("", ""));
-        let reporter = BackendReporter::new(&metrics);
+        let metrics = Metrics::new("", "");
         failover.reload(0);
         assert!(!failover.is_loading(), "nothing failed");
         for _ in 0..2 {
-            failover.fail(failure("charge near", "x"), &reporter);
-            failover.fail(failure("ring", ""), &reporter);
+            failover.fail(failure("charge near", "x"), &metrics);
+            failover.fail(failure("ring", ""), &metrics);
         }
         assert_eq!(failover.failures.len(), 2);
         let mut now_ns = 0;
@@ -308,7 +305,7 @@ mod tests {
         }
         failover.reload(now_ns);
         assert!(!failover.is_loading(), "not forever");
-        failover.fail(failure("oom", "y"), &reporter);
+        failover.fail(failure("oom", "y"), &metrics);
         failover.reload(now_ns);
         assert!(failover.is_loading(), "something else failed");
     }

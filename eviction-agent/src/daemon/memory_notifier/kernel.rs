@@ -8,7 +8,7 @@ use eviction_node::cgroup::files::Version;
 use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::cgroup::tree::Tree;
 use eviction_node::notify::memcg_v1::{self, MemcgV1};
-use eviction_node::notify::memory_events::{self, MemoryEvents, Watched};
+use eviction_node::notify::memory_events::{self, MemoryEventsWatch, Watched};
 use eviction_node::notify::psi::{self, PsiTrigger};
 
 use super::super::realtime;
@@ -19,7 +19,7 @@ use crate::error::chain;
 pub(super) struct KernelBackends {
     memcg_v1: Option<MemcgV1>,
     psi: Option<PsiTrigger>,
-    memory_events: Option<MemoryEvents>,
+    memory_events: Option<MemoryEventsWatch>,
     /// Whether `memory_events` reports charges too, and not only OOM kills.
     has_node_events: bool,
 }
@@ -31,7 +31,7 @@ impl KernelBackends {
     /// Opens the backends that may be used, and returns the entry of each for `check`.
     pub(super) fn open(root: &NodeRoot, selection: &BackendSelection) -> (Self, Vec<BackendInfo>) {
         let group = &root.memory;
-        let memory_events = Some(MemoryEvents::new(root.version));
+        let memory_events = Some(MemoryEventsWatch::new(root.version));
         let none = Self { memcg_v1: None, psi: None, memory_events, has_node_events: false };
         let refusal = |name| selection.refusal(name, attach_methods::backends(EventClass::Charge));
         match root.version {

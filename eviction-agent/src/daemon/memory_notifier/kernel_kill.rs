@@ -10,7 +10,7 @@ impl BpfBackend {
     /// Exports the reasons for which an armed kill order was not carried out.
     pub(crate) fn export_suppressed(&mut self) {
         if let Some((handle, _)) = &self.loaded {
-            self.counters.export_suppressed(handle, &self.reporter.metrics);
+            self.counters.export_suppressed(handle, &self.metrics);
         }
     }
 

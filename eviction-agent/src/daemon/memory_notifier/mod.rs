@@ -1,6 +1,6 @@
 //! Wakes the control loop when memory comes near a threshold, as the kubelet's `ThresholdNotifier` does.
 //!
-//! After each sample the control loop sets the kernel thresholds ([`MemoryNotifier::set_thresholds`]) and the
+//! After each sample the control loop sets the kernel thresholds ([`MemoryNotifier::set_node_thresholds`]) and the
 //! timer, and waits for what comes first ([`MemoryNotifier::next`]). The backends, best first: BPF programs on
 //! memory charges ([`bpf`]); the usage threshold of cgroup v1, or a PSI trigger and `memory.events` of v2
 //! ([`kernel`]); and the timer, which fires before a threshold can be reached at the greatest rate at which
@@ -53,36 +53,16 @@ pub(crate) struct MemoryNotifier {
     pods_below: bool,
 }
 
-/// A cgroup with eviction thresholds, as it was sampled.
-pub(crate) struct CgroupThresholds<L> {
-    pub(crate) id: u64,
-    pub(crate) usage: MemoryUsage,
-    /// The working sets at which its thresholds are met, bytes.
-    pub(crate) levels: L,
-}
-
-/// Logs and counts backends that failed, and keeps the changed sources until they are published.
-struct BackendReporter {
-    metrics: Arc<Metrics>,
-    changed: Vec<BackendInfo>,
-}
-
-impl BackendReporter {
-    fn new(metrics: &Arc<Metrics>) -> Self {
-        Self { metrics: Arc::clone(metrics), changed: Vec::new() }
-    }
-
-    /// Logs and counts a backend that failed while it was in use. Its reason is why it failed.
-    fn log_failure(&self, failed: &BackendInfo) {
-        let BackendInfo { source, backend, reason: why, .. } = failed;
-        tracing::warn!(
-            source,
-            backend,
-            why,
-            "a backend failed: the next one takes its place, and the timer goes on"
-        );
-        self.metrics.backend_failures.with(backend_labels(source, backend)).inc();
-    }
+/// Logs and counts a backend that failed while it was in use. Its reason is why it failed.
+fn log_failure(metrics: &Metrics, failed: &BackendInfo) {
+    let BackendInfo { source, backend, reason: why, .. } = failed;
+    tracing::warn!(
+        source,
+        backend,
+        why,
+        "a backend failed: the next one takes its place, and the timer goes on"
+    );
+    metrics.backend_failures.with(backend_labels(source, backend)).inc();
 }
 
 impl MemoryNotifier {
@@ -125,46 +105,63 @@ impl MemoryNotifier {
         sources
     }
 
-    /// Sets the kernel thresholds after a sample of the node. `pods_id` is the cgroup of all pods, if it has
-    /// thresholds; `pods` are these, if it was sampled; `pods_headroom` is that to the nearest one. Returns the
-    /// headroom to the nearest eviction threshold. All in bytes.
-    pub(crate) fn set_thresholds(
+    /// Sets the cgroups with eviction thresholds: the node's and, if it has any, that of all pods.
+    pub(crate) fn set_eviction_cgroups(&mut self, node: u64, pods: Option<u64>) {
+        self.bpf.set_eviction_cgroups(node, pods);
+        self.pods_below &= pods.is_some();
+    }
+
+    /// Sets the kernel threshold of the cgroup of all pods after a sample of it. `levels` are the working sets at
+    /// which its thresholds are met, in bytes.
+    pub(crate) fn set_pods_threshold(
         &mut self,
-        node: CgroupThresholds<impl IntoIterator<Item = u64>>,
-        pods_id: Option<u64>,
-        pods: Option<CgroupThresholds<impl IntoIterator<Item = u64>>>,
+        id: u64,
+        usage: MemoryUsage,
+        levels: impl IntoIterator<Item = u64>,
+        now_ns: u64,
+    ) {
+        let plan = plan::plan(self.growth(), self.min_rearm(now_ns), usage, levels);
+        self.bpf.set_threshold(id, plan.threshold);
+        self.pods_below = plan.threshold.usage_below.is_some();
+    }
+
+    /// Sets the kernel thresholds of the node's cgroup after a sample of it, and attaches the on-demand probes, which
+    /// serve the cgroup of all pods as well: its threshold is set before. `levels` are the working sets at which the
+    /// node's thresholds are met; `pods_headroom` is that of all pods. Returns the headroom to the nearest eviction
+    /// threshold. All in bytes.
+    pub(crate) fn set_node_thresholds(
+        &mut self,
+        id: u64,
+        usage: MemoryUsage,
+        levels: impl IntoIterator<Item = u64>,
         pods_headroom: Option<u64>,
         memory_capacity: u64,
         now_ns: u64,
     ) -> Option<u64> {
-        self.bpf.set_eviction_cgroups(node.id, pods_id);
         let growth = self.growth();
-        let min_rearm =
-            if self.crossings.has_token(now_ns) { plan::MIN_REARM } else { plan::wide_min_rearm(self.cpus) };
         let (of_node, counted) = match self.whole_machine {
             true => (
                 growth.of_machine(self.cpus, self.bpf.charge_caches()),
-                self.bpf.root_counter_usage(node.usage.usage, now_ns),
+                self.bpf.root_counter_usage(usage.usage, now_ns),
             ),
-            false => (growth, node.usage.usage),
+            false => (growth, usage.usage),
         };
-        let of_counter = MemoryUsage { usage: counted, ..node.usage };
-        let plan = plan::plan(of_node, min_rearm, of_counter, node.levels);
-        self.bpf.set_threshold(node.id, plan.threshold);
-        self.pods_below &= pods_id.is_some();
-        if let Some(pods) = pods {
-            let plan = plan::plan(growth, min_rearm, pods.usage, pods.levels);
-            self.bpf.set_threshold(pods.id, plan.threshold);
-            self.pods_below = plan.threshold.usage_below.is_some();
-        }
+        let of_counter = MemoryUsage { usage: counted, ..usage };
+        let plan = plan::plan(of_node, self.min_rearm(now_ns), of_counter, levels);
+        self.bpf.set_threshold(id, plan.threshold);
         let headroom = [plan.headroom, pods_headroom].into_iter().flatten().min();
         let below = plan.threshold.usage_below.is_some() || self.pods_below;
         self.bpf.attach_on_demand(headroom, memory_capacity, below, now_ns);
-        let set = self.kernel.set(node.usage.usage, plan.headroom, growth.sees_every_charge, now_ns);
+        let set = self.kernel.set(usage.usage, plan.headroom, growth.sees_every_charge, now_ns);
         if let Err(failure) = set {
             self.report(failure);
         }
         headroom
+    }
+
+    /// Returns the minimum re-arm distance of eviction thresholds, bytes.
+    fn min_rearm(&self, now_ns: u64) -> u64 {
+        if self.crossings.has_token(now_ns) { plan::MIN_REARM } else { plan::wide_min_rearm(self.cpus) }
     }
 
     /// Sets the timer in place of its present setting. It never fires sooner than after
@@ -230,13 +227,13 @@ impl MemoryNotifier {
 
     /// Takes the sources whose backend has changed.
     pub(crate) fn take_changed(&mut self) -> Vec<BackendInfo> {
-        std::mem::take(&mut self.bpf.reporter.changed)
+        std::mem::take(&mut self.bpf.changed)
     }
 
     /// Reports a kernel backend that failed.
     fn report(&mut self, failed: BackendInfo) {
-        self.bpf.reporter.log_failure(&failed);
-        self.bpf.reporter.changed.push(BackendInfo { backend: "", ..failed });
+        log_failure(&self.bpf.metrics, &failed);
+        self.bpf.changed.push(BackendInfo { backend: "", ..failed });
     }
 
     /// Returns how growth is detected at present.

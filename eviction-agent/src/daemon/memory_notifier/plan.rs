@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use eviction_bpf::{KernelThreshold, ThresholdCrossed, batch_bytes};
+use eviction_bpf::{KernelThreshold, batch_bytes};
 use eviction_config::Probes;
 use eviction_core::policy::preferences::MemoryMeasure;
 use eviction_core::time::TokenBucket;
@@ -55,31 +55,6 @@ pub(crate) fn conservative_level(measure: MemoryMeasure, usage: MemoryUsage, lev
     match measure {
         MemoryMeasure::WorkingSet | MemoryMeasure::WorkingSetMinusActiveFile => level,
         MemoryMeasure::MemAvailable => level - level.saturating_sub(usage.working_set) / 2,
-    }
-}
-
-/// The usage of the machine's root page counter, which the BPF programs compare with thresholds on usage.
-///
-/// It is not the sampled usage of the machine: it includes the kernel's memory for cgroups, and lacks pages that are
-/// charged to no cgroup. No file contains it, but each crossing does.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RootCounter {
-    /// By how much the counter exceeds the sampled usage, bytes; negative if it is lower.
-    excess: i64,
-}
-
-impl RootCounter {
-    /// A crossing older than this is not compared with the present sample.
-    const MAX_AGE_NS: u64 = 10_000_000;
-
-    /// Returns the usage of the counter at a sample with this usage. `crossed` is the crossing that the sample
-    /// follows, if there is one.
-    pub(super) fn usage_at(&mut self, usage: u64, crossed: Option<ThresholdCrossed>, now_ns: u64) -> u64 {
-        let is_recent = |it: &ThresholdCrossed| now_ns.saturating_sub(it.stamp.ktime_ns) <= Self::MAX_AGE_NS;
-        if let Some(crossed) = crossed.filter(is_recent) {
-            self.excess = crossed.usage.cast_signed().saturating_sub(usage.cast_signed());
-        }
-        usage.saturating_add_signed(self.excess)
     }
 }
 
@@ -200,8 +175,6 @@ impl AttachPolicy {
 
 #[cfg(test)]
 mod tests {
-    use eviction_bpf::Stamp;
-
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -256,21 +229,6 @@ mod tests {
         assert_eq!(level(MemoryMeasure::MemAvailable, 50 * MIB), 50 * MIB, "passed");
         assert_eq!(level(MemoryMeasure::WorkingSetMinusActiveFile, 300 * MIB), 300 * MIB);
         assert_eq!(seen.by_measure(1000 * MIB, None), seen, "not known: as before");
-    }
-
-    #[test]
-    fn a_crossing_shows_by_how_much_the_root_counter_differs_from_the_sampled_usage() {
-        let crossed = |usage, ktime_ns| {
-            let stamp = Stamp { ktime_ns, cpu: 0, seq: 0 };
-            Some(ThresholdCrossed { stamp, usage, ..ThresholdCrossed::upwards(1, 1) })
-        };
-        let mut counter = RootCounter::default();
-        assert_eq!(counter.usage_at(500 * MIB, None, 0), 500 * MIB, "not known so far");
-        assert_eq!(counter.usage_at(500 * MIB, crossed(620 * MIB, 0), 1), 620 * MIB);
-        assert_eq!(counter.usage_at(510 * MIB, None, SECOND), 630 * MIB, "until the next crossing");
-        assert_eq!(counter.usage_at(510 * MIB, crossed(MIB, 0), SECOND), 630 * MIB, "of an earlier sample");
-        assert_eq!(counter.usage_at(510 * MIB, crossed(400 * MIB, SECOND), SECOND), 400 * MIB);
-        assert_eq!(counter.usage_at(MIB, None, SECOND), 0);
     }
 
     #[test]

@@ -195,7 +195,7 @@ fn kills_before_a_restart_count_against_the_limits() {
         }
     }
     let mut limiter = Limiter::new();
-    limiter.limit.kills = previous.limit.kills;
+    limiter.limit.evictions = previous.limit.evictions;
     // The last one is still in flight: it continues, and does not count as another kill.
     limiter.kill(&target(10, 10, true, 0), SECOND).unwrap();
     limiter.end(10, 2 * SECOND);
@@ -205,7 +205,7 @@ fn kills_before_a_restart_count_against_the_limits() {
         limiter.kill(&target(11, 11, true, 0), 3 * SECOND),
         Err(KillRejection::NodeLimit { kills: 10, .. })
     ));
-    assert_eq!(limiter.limit.kills.len(), 10);
+    assert_eq!(limiter.limit.evictions.len(), 10);
 }
 
 proptest! {

@@ -30,7 +30,7 @@ use eviction_core::time::{Timestamp, since};
 use eviction_node::clock::{Clock, Instant, mono_ns};
 use serde::{Deserialize, Serialize};
 
-use super::rate_limit::CountedKill;
+use super::rate_limit::RateLimitEntry;
 use crate::daemon::configuration::Options;
 use crate::daemon::control_loop::StateSender;
 use crate::error::{Failure, chain};
@@ -63,7 +63,7 @@ pub(crate) struct LoopState {
     pub(crate) number: u64,
     pub(crate) engine: EngineState,
     /// The evictions that count against the rate limits.
-    pub(crate) rate_limits: Vec<CountedKill>,
+    pub(crate) rate_limits: Vec<RateLimitEntry>,
     /// The number of the last decision.
     pub(crate) decisions: u64,
     /// The node's conditions as they were published last, in the order of [`NodeCondition`].

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::daemon::rate_limit::CountedKill;
+use crate::daemon::rate_limit::RateLimitEntry;
 use eviction_core::condition::RaisedCondition;
 use eviction_core::eviction::{Basis, ExpectedRelease};
 use eviction_core::in_flight::{ApiPhase, Ended, Failure, InFlightEviction};
@@ -45,8 +45,8 @@ fn pod() -> Arc<PodName> {
     Arc::new(PodName { uid: "u".into(), namespace: "shop".into(), name: "web".into() })
 }
 
-fn kill(decision: u64, second: u64) -> CountedKill {
-    CountedKill { pod: pod(), at_ns: second * SECOND, decision }
+fn kill(decision: u64, second: u64) -> RateLimitEntry {
+    RateLimitEntry { pod: pod(), at_ns: second * SECOND, decision }
 }
 
 fn state() -> LoopState {

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::{Document, LoopState, StateFile};
 use crate::error::{Failure, chain};
-use crate::spsc::{Next, Receiver, Sender, channel};
+use crate::spsc::{Receiver, Sender, channel};
 use crate::telemetry::metrics::Metrics;
 use eviction_node::clock::Clock;
 
@@ -87,7 +87,7 @@ impl StateWriter {
                 Err(_elapsed) => {}
             }
             // Only the latest state counts.
-            while let Next::Value(state) = self.receiver.next() {
+            while let Ok(state) = self.receiver.try_recv() {
                 self.document.state = state;
             }
             let result = self.write().await;

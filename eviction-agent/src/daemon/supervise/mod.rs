@@ -38,7 +38,7 @@ pub(crate) use start::SOCKET;
 /// How long a stop waits for the control loop. SIGTERM ends the agent within a second; the loop gets most of
 /// it.
 const STOP_TIMEOUT: Duration = Duration::from_millis(800);
-/// How long a stop waits for the last lines of the output and the last state.
+/// How long a stop waits for the last lines of the output, and for the last state and configuration.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Runs the agent until it is stopped.
@@ -57,7 +57,7 @@ pub fn run(options: Options) -> Result<(), Failure> {
         let mut daemon = Daemon::start(options, plan, reload, metrics).await?;
         // A signal counts also while a command waits for a control loop that has stopped.
         let end = tokio::select! {
-            reason = stop_signals.next() => End { reason, failure: None },
+            signal = stop_signals.next() => Ok(signal),
             end = daemon.run() => end,
         };
         daemon.stop(end, stop_signals).await
@@ -81,7 +81,7 @@ struct Daemon {
     /// The pods in the form that node reclaim needs.
     node_pods: watch::Sender<PodsOfNode>,
     session: Option<KubeSession>,
-    reachable: Option<watch::Receiver<bool>>,
+    reachability: Option<watch::Receiver<ApiReachability>>,
     reload: Reload,
     /// The policy in force, from the control loop.
     policy_in_force: watch::Receiver<Arc<Policy>>,
@@ -96,20 +96,19 @@ struct Daemon {
     manager: Arc<ServiceManager>,
 }
 
-/// Why the agent ends.
-struct End {
-    reason: &'static str,
-    failure: Option<Failure>,
-}
+/// The reason with which the agent ends after a failure of [`KubeSession`].
+const MISPLACED: &str = "the node of that name is another machine";
 
 impl Daemon {
-    /// Forwards changes until the end of a part ends the agent.
-    async fn run(&mut self) -> End {
+    /// Forwards changes until the end of a part ends the agent. Returns the reason.
+    async fn run(&mut self) -> Result<&'static str, Failure> {
         loop {
             tokio::select! {
                 change = self.pods.changed(&self.metrics) => self.update_pods(change).await,
                 change = self.reload.changed() => self.update_policy(change).await,
-                reachability = reachability_change(&mut self.reachable) => self.update_reachability(reachability).await,
+                reachability = reachability_change(&mut self.reachability) => {
+                    self.update_reachability(reachability).await;
+                }
                 Ok(()) = self.policy_in_force.changed() => self.save_policy(),
                 _ = self.accept.recv() => self.command(Command::Accept).await,
                 _ = self.overrun.recv() => self.drop_real_time_priority(),
@@ -195,8 +194,12 @@ impl Daemon {
     }
 
     /// Stops all parts, starting with those that others wait for.
-    async fn stop(self, end: End, mut stop_signals: StopSignals) -> Result<(), Failure> {
-        let Self { control_loop, exporter, state_writer, mut tasks, manager, .. } = self;
+    async fn stop(
+        self,
+        end: Result<&'static str, Failure>,
+        mut stop_signals: StopSignals,
+    ) -> Result<(), Failure> {
+        let Self { control_loop, exporter, state_writer, reload, mut tasks, manager, .. } = self;
         manager.notify("STOPPING=1");
         // A second signal ends the agent at once: the kernel detaches everything at the end of the process.
         tokio::spawn(async move {
@@ -205,21 +208,26 @@ impl Daemon {
         });
         tasks.abort_all();
         let ended = control_loop.stop().await;
-        if let Some(state_writer) = state_writer {
-            // The last state is written as well, unless the disk hangs.
-            drop(tokio::time::timeout(FLUSH_TIMEOUT, state_writer).await);
-        }
+        let written = async {
+            if let Some(state_writer) = state_writer {
+                drop(state_writer.await);
+            }
+            reload.saved().await;
+        };
+        // The last state and configuration are written as well, unless the disk hangs.
+        drop(tokio::time::timeout(FLUSH_TIMEOUT, written).await);
         match tokio::time::timeout(STOP_TIMEOUT, exporter).await {
             Ok(Ok(Ok(exporter))) => {
                 // If the reader of the output has stopped, the lines that it did not take are lost.
-                let last = tokio::task::spawn_blocking(move || exporter.finish(end.reason));
+                let reason = *end.as_ref().unwrap_or(&MISPLACED);
+                let last = tokio::task::spawn_blocking(move || exporter.finish(reason));
                 drop(tokio::time::timeout(FLUSH_TIMEOUT, last).await);
             }
             Ok(Ok(Err(failure))) => return Err(failure),
             Ok(Err(_)) => return Err(Failure::failed("run: the telemetry exporter panicked")),
             Err(_) => {}
         }
-        end.failure.map_or(ended, Err)
+        end.and(ended)
     }
 }
 
@@ -228,7 +236,7 @@ async fn part_ended(
     control_loop: &ControlLoopThread,
     events: &mpsc::Sender<TelemetryEvent>,
     session: &mut Option<KubeSession>,
-) -> End {
+) -> Result<&'static str, Failure> {
     let misplaced = async {
         match session {
             Some(session) => session.failed().await.into(),
@@ -236,22 +244,21 @@ async fn part_ended(
         }
     };
     tokio::select! {
-        () = control_loop.commands.closed() => End { reason: "the control loop ended", failure: None },
+        () = control_loop.commands.closed() => Ok("the control loop ended"),
         // The telemetry exporter takes events until the control loop has ended.
-        () = events.closed() => End { reason: "the control loop ended", failure: None },
-        failure = misplaced => {
-            End { reason: "the node of that name is another machine", failure: Some(failure) }
-        }
+        () = events.closed() => Ok("the control loop ended"),
+        failure = misplaced => Err(failure),
     }
 }
 
 /// Waits until the API server becomes available or unavailable; forever without one.
-async fn reachability_change(reachable: &mut Option<watch::Receiver<bool>>) -> ApiReachability {
-    let Some(reachable) = reachable else { return std::future::pending().await };
-    if reachable.changed().await.is_err() {
-        return std::future::pending().await;
+async fn reachability_change(receiver: &mut Option<watch::Receiver<ApiReachability>>) -> ApiReachability {
+    if let Some(receiver) = receiver
+        && receiver.changed().await.is_ok()
+    {
+        return *receiver.borrow_and_update();
     }
-    if *reachable.borrow_and_update() { ApiReachability::Reachable } else { ApiReachability::Unreachable }
+    std::future::pending().await
 }
 
 /// Creates the counters of evictions by namespace. They exist from the first pod of the namespace on.

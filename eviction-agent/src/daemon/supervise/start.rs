@@ -55,7 +55,7 @@ impl Daemon {
     ) -> Result<Self, Failure> {
         let cluster = plan.cluster.take();
         let client = cluster.as_ref().map(|cluster| cluster.client.clone());
-        let reachable = cluster.as_ref().and_then(|cluster| cluster.reachable());
+        let reachability = cluster.as_ref().and_then(|cluster| cluster.reachability());
         let state_writer = plan.state_writer.take();
         let durable = state_writer.as_ref().map(StateWriter::durable_revision);
         let accept = watch_signal(SignalKind::user_defined1())?;
@@ -122,7 +122,7 @@ impl Daemon {
             pods,
             node_pods,
             session,
-            reachable,
+            reachability,
             reload,
             policy_in_force,
             state,

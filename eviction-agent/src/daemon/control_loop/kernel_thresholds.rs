@@ -13,11 +13,9 @@ use eviction_node::cgroup::sampler::Tasks;
 use eviction_node::notify::sample_interval::{self, SampleSchedule};
 
 use super::super::limit_monitor::LimitWatch;
-use super::super::memory_notifier::{self, CgroupThresholds, Trigger, conservative_level, root_id};
+use super::super::memory_notifier::{self, Trigger, conservative_level, root_id};
 use super::ControlLoop;
 use super::metrics::count_anomalies;
-use crate::telemetry::event_log;
-use eviction_node::allocatable::PodsRootSample;
 use eviction_node::clock::mono_ns;
 use eviction_node::sampler::CompleteSample;
 
@@ -52,18 +50,17 @@ impl ControlLoop {
             self.handle_limit_sample(root.id, root.seen, root.limit, None);
             self.limits.find(root.id).map(LimitWatch::level)
         });
+        self.notifier.set_eviction_cgroups(id, pods_id);
         let allocatable = &self.node_sampler.allocatable;
+        // The cgroup was read, but a policy that was applied after that may not use it.
+        if let Some(root) = node_sample.pods_root.filter(|root| pods_id == Some(root.id)) {
+            let levels = allocatable.working_sets().chain(own_limit);
+            self.notifier.set_pods_threshold(root.id, root.seen, levels, now_ns);
+        }
         let levels = self.memory_levels.working_sets(memory_capacity);
         let levels = levels.map(|level| conservative_level(measure, usage, level));
-        // The cgroup was read, but a policy that was applied after that may not use it.
-        let pods_root = node_sample.pods_root.filter(|root| pods_id == Some(root.id));
-        let pods = pods_root.map(|PodsRootSample { id, seen: usage, limit: _ }| {
-            let levels = allocatable.working_sets().chain(own_limit);
-            CgroupThresholds { id, usage, levels }
-        });
-        let node = CgroupThresholds { id, usage, levels };
         let pods_headroom = allocatable.headroom();
-        self.notifier.set_thresholds(node, pods_id, pods, pods_headroom, memory_capacity, now_ns)
+        self.notifier.set_node_thresholds(id, usage, levels, pods_headroom, memory_capacity, now_ns)
     }
 
     /// Schedules the next read of the cgroup of all pods, if it was read in this sync.
@@ -87,14 +84,13 @@ impl ControlLoop {
     pub(super) fn set_thresholds_and_timer(
         &mut self,
         node_sample: &CompleteSample,
-        under_pressure: bool,
         grace: Option<Duration>,
     ) -> bool {
         let now_ns = mono_ns();
         let headroom = self.set_memory_thresholds(node_sample, now_ns);
         // A node without thresholds on memory is far from all of them.
         let headroom = self.memory_levels.lowest().map_or(Some(u64::MAX), |_| headroom);
-        let calm = !under_pressure && node_sample.memory_left.known().is_some();
+        let calm = !self.state.under_pressure && node_sample.memory_left.known().is_some();
         let SampleSchedule { sample, full } = self.notifier.schedule(headroom, calm);
         // The headroom is as of the reading.
         let passed = Duration::from_nanos(now_ns.saturating_sub(node_sample.read_at.mono_ns));
@@ -125,7 +121,7 @@ impl ControlLoop {
         // Counters that are due now are read at the end of this iteration.
         let counters = self.oom_counters.due_in_ns(now_ns);
         let thaw = self.thaw_due_in_ns(now_ns);
-        let stalls = self.node_sampler.stall_interval_ns().filter(|_| under_pressure);
+        let stalls = self.node_sampler.stall_interval_ns().filter(|_| self.state.under_pressure);
         let in_ns = [patience, tree, groups, counters, limits, pods, thaw, stalls].into_iter().flatten();
         let terminations = self.termination_due(node_sample.read_at.wall);
         let backends = self.notifier.bpf.is_changing().then_some(BACKEND_CHECK_INTERVAL);
@@ -198,7 +194,7 @@ impl ControlLoop {
 
     /// Takes a full sample. It repairs what events did not report: the tree, all values, and lost events.
     pub(super) fn sample_in_full(&mut self, now_ns: u64, cycle: usize) {
-        self.state.last_full_ns = now_ns;
+        (self.state.last_full_ns, self.state.needs_trends) = (now_ns, true);
         let (losses, is_tree_missed) = self.notifier.bpf.read_losses();
         // `tree_read_ns` is 0 after missed events. The age of the tree is then the uptime, which may be short.
         let is_tree_missed = is_tree_missed || self.state.tree_read_ns == 0;
@@ -217,7 +213,7 @@ impl ControlLoop {
         self.notifier.check_backends(usage, self.node_sampler.cgroups.tree(), now_ns);
         self.publish_pod_activity(now_ns);
         if let Some(losses) = losses {
-            self.telemetry.publish(event_log::Event::BpfEventsLost(losses), self.clock.now().wall);
+            self.telemetry.publish(losses, self.clock.now().wall);
         }
     }
 
