@@ -45,7 +45,7 @@ impl Way {
         let source = if kind == Kind::Xfs { "disk xfs" } else { "disk" };
         let backend = agent.backend(source).filter(|_| agent.has_backend(source))?;
         let is_seen = match kind {
-            // Without the dense hook, only write-back is seen.
+            // Without the on-demand probe, only write-back is seen.
             Kind::Ext4 => !is_cached || agent.has_backend("disk near"),
             Kind::Xfs => is_cached || backend.contains("xfs_alloc_vextent_finish"),
             _ => false,

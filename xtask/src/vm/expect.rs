@@ -37,7 +37,7 @@ const V2: Backends = &[("pressure", "memory.pressure trigger")];
 type Reasons = &'static [&'static str];
 
 /// Reasons for features that only other machines have.
-const ANYWHERE: Reasons = &["this kernel shows every charge without a dense hook"];
+const ANYWHERE: Reasons = &["this kernel shows every charge without an on-demand probe"];
 const ON_V1: Reasons =
     &["that is cgroup v2's", "no unified hierarchy with cgroup.kill", "no memory.pressure of version 2"];
 const ON_V2: Reasons = &[

@@ -34,7 +34,7 @@ const MEMORY: u64 = 8192 * MIB;
 const EXT4: &str = "tp_btf ext4_allocate_blocks, ext4_free_blocks, ext4_allocate_inode, ext4_free_inode";
 /// The pause after the agent's start, which is not measured.
 const SETTLE: Duration = Duration::from_millis(400);
-/// The headroom at which the dense hook is attached; one go of the writer uses less.
+/// The headroom at which the on-demand probe is attached; one go of the writer uses less.
 const NEAR: u64 = 48 * MIB;
 /// The number of blocks, 64 KiB each.
 const BLOCKS: &str = "256";
