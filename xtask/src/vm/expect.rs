@@ -56,9 +56,7 @@ const ON_5_10: Reasons = &[
 ];
 const ON_LOCKDOWN: Reasons = &[
     "lockdown=confidentiality",
-    "or a lockdown",
     "no source of OOM kills can be used here",
-    "no iterator",
     "program of this type cannot use helper bpf_probe_read",
 ];
 
