@@ -35,6 +35,7 @@ pub(crate) fn cgroup_rmdir(ctx: BtfTracePointContext) -> i32 {
     if let Some(id) = unsafe { on_change(ctx.arg(0), Kind::CgroupRemoved) } {
         // SAFETY: the same `cgroup`.
         unsafe { disk::move_usage_to_parent(ctx.arg(0), id) };
+        // Most maps have no entry of the cgroup.
         let _ = OOM_COUNTS.remove(id);
         let _ = TASK_STATS.remove(id);
         let _ = RECLAIM_TIME.remove(id);

@@ -46,7 +46,7 @@ pub(crate) fn apply_kill_order(device: u32, taken: i64, leaf_id: u64) {
     carry_out(decision, &DecidedOrder { cause, generation, victim_id, leaf_id, usage: 0 }, &running);
 }
 
-/// Whether the running task `running` is in this memory cgroup or below it.
+/// Returns whether the running task `running` is in this memory cgroup or below it.
 #[inline(always)]
 fn is_within(running: *const u8, cgroup_id: u64) -> bool {
     // SAFETY: the running task.

@@ -63,7 +63,7 @@ pub(super) fn run(args: CleanupArgs, out: &mut Out) -> Result<ExitCode, VerbErro
     }
     for (node, result) in daemon::clean_nodes(kubeconfig, nodes, dry_run)? {
         match result {
-            Ok(clean) => write!(out, "{}", text(&node, &clean, dry_run))?,
+            Ok(removed) => write!(out, "{}", text(&node, &removed, dry_run))?,
             Err(failure) => code = report_failure(&failure),
         }
     }
@@ -81,8 +81,8 @@ fn dir_text(dir: &Path, cleaned: &CleanedDir) -> String {
 }
 
 /// Returns a line for each removed condition and taint, in the format of kubectl.
-fn text(name: &str, clean: &Leftovers, dry_run: DryRun) -> String {
-    let Leftovers { taints, conditions } = clean;
+fn text(name: &str, removed: &Leftovers, dry_run: DryRun) -> String {
+    let Leftovers { taints, conditions } = removed;
     let dry = match dry_run {
         DryRun::None => "",
         DryRun::Client => " (dry run)",
@@ -101,9 +101,9 @@ mod tests {
 
     #[test]
     fn each_removed_object_has_a_line() {
-        let clean = Leftovers { taints: vec!["k:NoSchedule".into()], conditions: vec!["C".into()] };
+        let removed = Leftovers { taints: vec!["k:NoSchedule".into()], conditions: vec!["C".into()] };
         assert_eq!(
-            text("n1", &clean, DryRun::None),
+            text("n1", &removed, DryRun::None),
             "node/n1: taint k:NoSchedule removed\nnode/n1: condition C removed\n"
         );
         let nothing = text("n1", &Leftovers::default(), DryRun::Server);

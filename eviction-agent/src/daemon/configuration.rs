@@ -19,8 +19,8 @@ use eviction_node::fs::FsPaths;
 pub(crate) use kubelet::KubeletSource;
 use serde::Serialize;
 
-use crate::daemon::config_reload::SavedConfig;
 use crate::daemon::kubelet_api::{Caller, KubeletClient};
+use crate::daemon::saved_config::SavedConfig;
 use crate::error::Failure;
 
 /// The files of the configuration, and the command line options that override them.

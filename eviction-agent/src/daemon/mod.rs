@@ -27,6 +27,7 @@ pub(crate) mod pod_source;
 pub(crate) mod rate_limit;
 mod realtime;
 pub(crate) mod reclaim;
+mod saved_config;
 pub(crate) mod service_manager;
 pub(crate) mod startup;
 pub(crate) mod state;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use eviction_kill::{NodeLock, UNDO_LOG, undo};
 use eviction_node::cgroup::hierarchy::Host;
 
-use super::config_reload::CONFIG_FILE;
 use super::reclaim::IMAGES_FILE;
+use super::saved_config::CONFIG_FILE;
 use super::startup::resolve_root;
 use super::state::{STATE_FILE, SUFFIXES};
 use super::supervise::SOCKET;

@@ -38,7 +38,7 @@ impl Playback {
     /// Reads a recording once. Also returns the times of its samples in order.
     ///
     /// # Errors
-    /// If the recording cannot be found, or has no sample.
+    /// If the recording cannot be found or read, or has no sample.
     pub fn open(path: &Path) -> io::Result<(Self, Vec<Timestamp>)> {
         let (mut files, mut samples, mut unreadable) = (Vec::new(), Vec::new(), None);
         for file in find(path)? {

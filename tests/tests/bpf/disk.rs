@@ -20,7 +20,7 @@ use crate::groups::{Cgroup, mount};
 const BLOCK: u64 = 4096;
 
 /// Returns a headroom that is never used up: only the blocks and inodes are counted.
-fn unlimited(device: u64) -> DeviceHeadroom {
+pub(crate) fn unlimited(device: u64) -> DeviceHeadroom {
     DeviceHeadroom { device, capacity: 0, bytes: None, inodes: None }
 }
 

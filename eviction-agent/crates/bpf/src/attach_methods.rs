@@ -11,10 +11,10 @@ use super::btf::Argument;
 pub use table::ATTACH_METHODS;
 
 eviction_core::named_enum! {
-    /// What a program tells about.
+    /// What a program reports.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum EventClass {
-        /// Charges of memory cgroups: crossings and the dirty set.
+        /// Charges of memory cgroups: threshold crossings and charged cgroups.
         Charge = "charge",
         /// What the method for charges does not see, by a hook that costs too much to be attached all
         /// the time.
@@ -25,7 +25,7 @@ eviction_core::named_enum! {
         Task = "task",
         /// Time spent in memcg direct reclaim.
         Reclaim = "reclaim",
-        /// Cgroups made and removed.
+        /// Cgroups created and removed.
         Cgroup = "cgroup",
         /// Blocks and inodes of ext4: allocated and freed.
         Disk = "disk",

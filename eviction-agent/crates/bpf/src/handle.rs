@@ -272,7 +272,8 @@ impl BpfHandle {
 
     /// Removes the threshold of the cgroup with this id. The cgroup may have been removed.
     pub fn clear_threshold(&mut self, id: u64) {
-        // The entry is missing if the cgroup was removed: the program of rmdir has deleted it.
+        // The entry is missing if the cgroup was removed: the program of rmdir has deleted it. One that stays
+        // fires no more, since its tokens are removed.
         let _ = self.threshold_map.remove(&id);
         if let Some((generation, threshold)) = self.thresholds.remove(&id) {
             self.remove_fire_tokens(id, generation, &threshold);
@@ -297,7 +298,8 @@ impl BpfHandle {
 
     fn remove_fire_tokens(&mut self, id: u64, generation: u64, threshold: &KernelThreshold) {
         for edge in edges(threshold) {
-            // The token is missing if it was taken, that is, if the edge fired.
+            // The token is missing if it was taken, that is, if the edge fired. One that stays takes up an entry
+            // of the map, and no later setting has its generation.
             let _ = self.fire_tokens.remove(&fire_token(id, generation, edge));
         }
     }

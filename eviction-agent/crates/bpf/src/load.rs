@@ -14,11 +14,10 @@ use eviction_node::kv_file::parse_keys;
 
 use super::{
     attach::{attach_best, error_summary},
-    attach_methods::EventClass,
     capabilities::{self, KernelFacts},
     handle::{BpfHandle, take_map, task_counters},
     on_demand::OnDemandProbe,
-    plan::{self, BackendInfo, Candidate},
+    plan::{self, BackendInfo},
     ring::Ring,
     sys::MapEntry,
 };
@@ -137,6 +136,14 @@ pub struct LoadError {
     pub missing: Vec<BackendInfo>,
 }
 
+impl LoadError {
+    fn new(missing: Vec<BackendInfo>) -> Self {
+        // There always are classes: those that are not about a file system.
+        let why = missing.first().map(|none| none.reason.clone()).unwrap_or_default();
+        Self { why, missing }
+    }
+}
+
 /// Finds out what this kernel offers, then loads and attaches the best of it.
 pub fn load(options: &LoadOptions) -> Result<Loaded, LoadError> {
     load_on(&capabilities::facts(), options)
@@ -148,12 +155,14 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
     let is_wanted = |file_system: &str| options.disks.iter().any(|it| it == file_system);
     plans.retain(|(class, _)| class.file_system().is_none_or(is_wanted));
     if plans.iter().flat_map(|(_, candidates)| candidates).all(|candidate| candidate.refusal.is_some()) {
-        return Err(load_error(&plans, None));
+        return Err(LoadError::new(
+            plans.iter().map(|(class, candidates)| plan::info(*class, candidates)).collect(),
+        ));
     }
-    let Opened { mut ebpf, mut kernel, ring, btf } = match open(facts, options) {
-        Ok(opened) => opened,
-        Err(error) => return Err(load_error(&plans, Some(error_summary(&error)))),
-    };
+    let Opened { mut ebpf, mut kernel, ring, btf } = open(facts, options).map_err(|error| {
+        let why = error_summary(&error);
+        LoadError::new(plans.iter().map(|(class, _)| BackendInfo::plain(class.name(), "", &why)).collect())
+    })?;
     let mut missing = Vec::new();
     for (class, mut candidates) in plans {
         if let Some(accompanied) = class.accompanied() {
@@ -172,19 +181,20 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
             Some(when) => match OnDemandProbe::new(class, when, links) {
                 Ok(probe) => kernel.near.push(probe),
                 Err(error) => {
-                    missing.push(BackendInfo { backend: "", reason: error_summary(&error), ..info });
+                    missing.push(BackendInfo::plain(class.name(), "", error_summary(&error)));
                     continue;
                 }
             },
         }
         kernel.sources.push(info);
     }
-    drop(btf);
     if kernel.sources.is_empty() {
-        let why = missing.first().map(|none| none.reason.clone()).unwrap_or_default();
-        return Err(LoadError { why, missing });
+        return Err(LoadError::new(missing));
     }
-    let log = if options.debug_log { EbpfLogger::init(&mut ebpf).ok() } else { None };
+    let log = options.debug_log.then(|| EbpfLogger::init(&mut ebpf)).transpose().unwrap_or_else(|error| {
+        tracing::warn!("no diagnostics of the BPF programs: {error}");
+        None
+    });
     Ok(Loaded { kernel, ring, missing, log })
 }
 
@@ -204,18 +214,6 @@ fn program_config(facts: &KernelFacts, options: &LoadOptions) -> ProgramConfig {
         },
         _ => ProgramConfig::NONE,
     }
-}
-
-/// Returns the error if no program is loaded, for a reason that applies to every class, or else because every
-/// method is refused.
-fn load_error(plans: &[(EventClass, Vec<Candidate>)], why: Option<String>) -> LoadError {
-    let no_backend = |(class, candidates): &(EventClass, Vec<Candidate>)| match &why {
-        None => plan::info(*class, candidates),
-        Some(why) => BackendInfo::plain(class.name(), "", why),
-    };
-    let missing: Vec<_> = plans.iter().map(no_backend).collect();
-    let first = missing.first().map(|none| none.reason.clone());
-    LoadError { why: why.or(first).unwrap_or_default(), missing }
 }
 
 /// The programs before they are attached.

@@ -2,7 +2,7 @@
 //! are attached to.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use eviction_common::{ABSENT, Offsets};
@@ -42,18 +42,20 @@ impl BtfFacts {
 pub fn resolve(btf: &Btf<'_>, xfs: Option<&Btf<'_>>) -> BtfFacts {
     let hook_points = || ATTACH_METHODS.iter().flat_map(|method| method.hooks).map(|hook| hook.at);
     let tracepoint = |name| btf.tracepoint(name).or_else(|| xfs?.tracepoint(name));
-    let tracepoints = hook_points().filter_map(HookPoint::tracepoint);
-    let functions = hook_points().filter_map(HookPoint::function);
+    // Several methods have the same hook points.
+    let tracepoints: BTreeSet<_> = hook_points().filter_map(HookPoint::tracepoint).collect();
+    let functions: BTreeSet<_> = hook_points().filter_map(HookPoint::function).collect();
     let mut missing = Vec::new();
+    let offsets = find_offsets(btf, xfs, &mut missing);
     BtfFacts {
-        offsets: find_offsets(btf, xfs, &mut missing),
+        offsets,
         css_online: bit(btf, "CSS_ONLINE").unwrap_or(0),
         css_dying: bit(btf, "CSS_DYING").unwrap_or(0),
         charge_caches: charge_caches(btf),
         reclaimed: reclaimed(btf),
         missing,
-        tracepoints: tracepoints.filter_map(|name| Some((name, tracepoint(name)?))).collect(),
-        functions: functions.filter_map(|name| Some((name, btf.function(name)?))).collect(),
+        tracepoints: tracepoints.into_iter().filter_map(|name| Some((name, tracepoint(name)?))).collect(),
+        functions: functions.into_iter().filter_map(|name| Some((name, btf.function(name)?))).collect(),
     }
 }
 

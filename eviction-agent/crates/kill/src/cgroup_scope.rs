@@ -24,8 +24,8 @@ pub struct CgroupDirs {
     pub unified: Option<PathBuf>,
 }
 
-/// The directories of the node's root cgroup. They stay open, so that a removed cgroup of a pod can be told from a
-/// root that is gone, and a kill opens no more than the pod's directories.
+/// The directories of the node's root cgroup. They are opened once, at the start: there a missing directory is an
+/// error and does not count as a removed pod, and a kill opens only the pod's directories.
 #[derive(Debug)]
 pub struct CgroupScope {
     memory: Root,

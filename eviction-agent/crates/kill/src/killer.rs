@@ -21,7 +21,7 @@ use eviction_core::progress::{KillRejection, KillUpdate};
 /// The prefix of the undo log's file name. The id of the node's root cgroup follows.
 pub const UNDO_LOG: &str = "holds-";
 
-/// How long processes may take to end after SIGKILL before they are reported as remaining.
+/// The initial value of [`Killer::kill_wait`].
 const KILL_WAIT: Duration = Duration::from_secs(30);
 
 /// The maximum number of processes to which the control loop sends the first signals itself. For more
@@ -68,12 +68,16 @@ impl Killer {
         on_mrelease: impl Fn(MreleaseResult) + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
         debug_assert!(lock.as_ref().is_none_or(|lock| lock.id() == scope.id()), "the lock of another node");
-        let log = lock.as_ref().map(|lock| open_log(&run_dir.join(format!("{UNDO_LOG}{}", lock.id()))));
+        let log = match &lock {
+            Some(lock) => open_log(&run_dir.join(format!("{UNDO_LOG}{}", lock.id()))),
+            // A dry run makes no changes that would have to be undone.
+            None => UndoLog::default(),
+        };
         let mrelease = MreleaseWorker::start(Arc::new(on_mrelease))?;
         Ok(Self {
             kill_wait: KILL_WAIT,
             scope,
-            log: Arc::new(log.unwrap_or_default()),
+            log: Arc::new(log),
             processes: CgroupProcesses::new(),
             worker: KillWorker::start(updates, mrelease)?,
             lock,

@@ -19,7 +19,8 @@ use crate::metrics::{Observer, operation};
 use crate::reachability::{RequestFailures, is_handled};
 use crate::request::{Request, read_to_end, status_message};
 use crate::response::{interpret, log_missing_permission};
-use crate::stack::{CredentialsLock, NONE, Service, Stack, TokenFile, WATCHES};
+use crate::stack::{CredentialsLock, NONE, Service, Stack, WATCHES};
+use crate::token_file::TokenFile;
 
 /// How long a connection may be idle before a request keeps it alive. The API server closes it after 90 s
 /// (`IdleTimeout` of its `http.Server`).

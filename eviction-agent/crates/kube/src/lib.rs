@@ -28,6 +28,7 @@ mod request;
 mod response;
 mod session;
 mod stack;
+mod token_file;
 mod watch_layer;
 mod watcher;
 

@@ -106,7 +106,7 @@ impl Patch {
         }
     }
 
-    /// Returns how urgent the patch is, if each of its changes is.
+    /// Returns how urgent a patch is whose changes are all of [`Due::Status`].
     fn due(&self) -> Due {
         if self.is_empty() { Due::Not } else { Due::Status }
     }

@@ -77,13 +77,13 @@ pub fn raise_descriptor_limit() -> Result<u64, Errno> {
     Ok(limits.current.unwrap_or(MAX_DESCRIPTORS))
 }
 
-/// An error of a file of the kernel, or of what was requested through it.
+/// An error of a file, or of what was requested from the kernel through it.
 #[derive(Debug, Error)]
 #[error("{what}")]
 pub struct FileError {
     /// What has failed, and on which file.
     pub what: String,
-    /// The kernel's error.
+    /// The cause: the kernel's error, or what is wrong with the content.
     #[source]
     pub source: io::Error,
 }

@@ -2,8 +2,8 @@
 //!
 //! **Inodes.** A volume with many inodes takes long to read, and the pod that fills it creates thousands more meanwhile. So
 //! pods are read while the threshold comes nearer, and the inodes that were counted since are added when it is
-//! crossed. Bytes are not counted like that: buffered writes can be attributed only while the dense hook is
-//! attached.
+//! crossed. Bytes are not counted like that: buffered writes can be attributed only while the on-demand
+//! probe is attached.
 //!
 //! **Bytes.** Bytes that a pod has taken and no reading finds are in files elsewhere, such as those of a hostPath
 //! volume, or in deleted files that are still open. The agent reports them ([`ControlLoop::add_bytes_elsewhere`]).
@@ -16,7 +16,8 @@ use eviction_node::cgroup::pods::Pod;
 use eviction_node::fs::{InodeGrowth, StorageSample};
 
 use super::ControlLoop;
-use super::pod_storage::{AHEAD, Extent, LIMITS_PACE};
+use super::pod_storage::{AHEAD, Extent};
+use super::storage_limits::LIMITS_PACE;
 
 /// Bytes elsewhere that are fewer than this are not reported: what is written while pods are read, and blocks of
 /// the file system itself, are among them.
@@ -36,8 +37,9 @@ pub(super) struct PodCounts {
 impl PodCounts {
     /// Returns the inodes that the pod created on nodefs or imagefs, whichever is more: they may be the same file
     /// system.
-    pub(super) fn made_inodes(&self) -> Option<i64> {
-        self.inodes.into_iter().max()
+    pub(super) fn created_inodes(&self) -> i64 {
+        let [node, image] = self.inodes;
+        node.max(image)
     }
 
     /// Returns the counts without the bytes that a reading found: the rest is elsewhere.
@@ -126,7 +128,7 @@ impl ControlLoop {
     /// Adds to each pod of a reading the bytes that were counted of it, and that the reading did not find. Those
     /// of a pod that is older than the programs are counted from its first reading on, or from the first one after
     /// the end of a container. The values are lower bounds: with cgroup v1 a kernel worker writes back what was
-    /// written before the dense hook was attached. Files that are removed while pods are read may be included.
+    /// written before the on-demand probe was attached. Files that are removed while pods are read may be included.
     pub(super) fn add_bytes_elsewhere(
         &mut self,
         counts: &BTreeMap<u64, PodCounts>,

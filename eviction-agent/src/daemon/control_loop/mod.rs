@@ -23,6 +23,7 @@ mod reclaim;
 #[cfg(test)]
 mod reclaim_tests;
 mod state;
+mod storage_limits;
 mod sync;
 mod tasks;
 mod terminating;
@@ -298,7 +299,7 @@ impl ControlLoop {
 
     /// Publishes kills and alarms at once. A change of the tree is read when it has settled. Returns the kernel's
     /// timestamp of the crossing of a memory threshold.
-    pub(super) fn handle_bpf_events(&mut self, events: EventBatch) -> Option<u64> {
+    fn handle_bpf_events(&mut self, events: EventBatch) -> Option<u64> {
         let EventBatch {
             crossed_ns,
             pods_crossed,

@@ -11,31 +11,22 @@ use eviction_node::cgroup::hierarchy::Host;
 use eviction_node::cgroup::names::ContainerKind;
 use eviction_node::cgroup::pods::Container;
 use eviction_node::clock::mono_ns;
-use eviction_node::fs::{PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample};
+use eviction_node::fs::{StoragePaths, StorageReader, StorageRequest, StorageSample};
 use eviction_node::thread::Priority;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::ControlLoop;
 use super::awaited_space::{AwaitedSpace, DiskVictim, VICTIM_INTERVAL, XFS_INTERVAL};
 use super::disk_counts::PodCounts;
+use super::storage_limits::{LIMITS_INTERVAL, LIMITS_PACE, StorageLimits};
 use crate::daemon::kubelet_api::{self, KubeletClient};
 
 /// The maximum age of a reading by which pods are ranked.
 pub(super) const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// How often pods with their own limits are read, and the minimum wait as a multiple of the time that a reading
-/// takes.
-const LIMITS_INTERVAL: Duration = Duration::from_secs(10);
-pub(super) const LIMITS_PACE: u64 = 50;
-
 /// The longest wait that follows from the time that a reading takes. A disk that stalls for a minute must not
 /// postpone the next reading by an hour.
 const MAX_PACED_WAIT: Duration = Duration::from_secs(60);
-
-/// The disks are read before a pod can reach its limit at this rate, bytes per second: page cache of ext4 takes
-/// 4.4 GB/s from one writer. The minimum wait of `LIMIT_FLOOR` costs 0.1 % of a core.
-const LIMIT_RATE: u64 = 4_000_000_000;
-const LIMIT_FLOOR: Duration = Duration::from_millis(20);
 
 /// Pods are read ahead of a crossing that is less than this away at the highest recent rate, and no more often
 /// than that. [`LIMITS_PACE`] makes that 10 s if a reading takes 200 ms. Inodes that are counted since the
@@ -62,12 +53,7 @@ pub(crate) struct PodStorageWatch {
     /// When the last reading of any pods began, and how long it took.
     last_began_ns: u64,
     last_took_ns: u64,
-    /// For each pod with limits, by UID: the [growth of the disks](eviction_node::fs::DiskMonitor::grown_bytes) at
-    /// which it may exceed one, if it writes all of that. `None` if it exceeds a limit, or if that is not known: then
-    /// only the reading of every [`LIMITS_INTERVAL`] shows it.
-    limits_at: BTreeMap<Box<str>, Option<u64>>,
-    /// When pods with limits are read next.
-    limits_due_ns: u64,
+    pub(super) limits: StorageLimits,
     pub(super) paused_until_ns: u64,
     /// The space that xfs has preallocated, since a threshold is met: the agent waits for it or has waited.
     pub(super) preallocated: Option<AwaitedSpace>,
@@ -136,8 +122,7 @@ impl PodStorageWatch {
             all_pods: None,
             last_began_ns: 0,
             last_took_ns: 0,
-            limits_at: BTreeMap::new(),
-            limits_due_ns: 0,
+            limits: StorageLimits::default(),
             paused_until_ns: 0,
             preallocated: None,
             victims: Vec::new(),
@@ -149,7 +134,7 @@ impl PodStorageWatch {
 
     /// Returns when the next reading may begin: `pause` after the last one began, or `pace` times the time that
     /// it took (at most [`MAX_PACED_WAIT`] after its end), whichever is later.
-    fn next_due_ns(&self, pause: Duration, pace: u64) -> u64 {
+    pub(super) fn next_due_ns(&self, pause: Duration, pace: u64) -> u64 {
         let took_ns = self.last_took_ns;
         let paced = took_ns.saturating_mul(pace).min(took_ns.saturating_add(nanos(MAX_PACED_WAIT)));
         self.last_began_ns.saturating_add(nanos(pause).max(paced))
@@ -215,7 +200,7 @@ impl PodStorageWatch {
     }
 
     /// Returns whether directories are read, which may be done at any time.
-    fn reads_directories(&self) -> bool {
+    pub(super) fn reads_directories(&self) -> bool {
         self.reader.is_some() && self.summary_due_ns.is_none()
     }
 
@@ -277,48 +262,6 @@ impl ControlLoop {
         }
     }
 
-    /// Requests the storage of pods with limits, if that is due.
-    pub(super) fn read_limited_storage(&mut self, now_ns: u64) {
-        let has_limits = self.engine.policy().local_storage_capacity_isolation
-            && self.engine.pods().pods().iter().any(|known| !known.limits.is_empty());
-        if has_limits && self.storage.reads_directories() && now_ns >= self.storage.limits_due_ns {
-            self.request_storage(Extent::Limited);
-        }
-    }
-
-    /// Requests a reading of pods that may exceed a limit by now, because the disks have grown by their
-    /// headroom. Returns when to check again.
-    pub(super) fn read_storage_near_limits(&mut self, now_ns: u64) -> Option<Duration> {
-        if !self.storage.reads_directories() || !self.engine.policy().local_storage_capacity_isolation {
-            return None;
-        }
-        let grown = self.node_sampler.disks.grown_bytes();
-        let is_dedicated = self.node_sampler.disks.layout().dedicated_image_fs;
-        let limits_at = &mut self.storage.limits_at;
-        let limited = self.pod_index.active().pods().iter().filter(|known| !known.limits.is_empty());
-        let left = limited.filter_map(|known| {
-            let uid = &known.pod.uid;
-            let of_new = || Some(grown.saturating_add(PodStorage::default().headroom(known, is_dedicated)?));
-            let limit_at = match limits_at.get(uid) {
-                Some(limit_at) => *limit_at,
-                None => *limits_at.entry(uid.clone()).or_insert_with(of_new),
-            };
-            Some(limit_at?.saturating_sub(grown))
-        });
-        let left = left.min()?;
-        if left > 0 {
-            let ns = u128::from(left) * 1_000_000_000 / u128::from(LIMIT_RATE);
-            let time = Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX));
-            return Some(time.clamp(LIMIT_FLOOR, LIMITS_INTERVAL));
-        }
-        let pause = self.storage.next_due_ns(LIMIT_FLOOR, LIMITS_PACE).saturating_sub(now_ns);
-        if pause > 0 {
-            return Some(Duration::from_nanos(pause));
-        }
-        self.request_storage(Extent::NearLimit);
-        Some(LIMIT_FLOOR)
-    }
-
     pub(super) fn request_storage(&mut self, extent: Extent) {
         if self.storage.reader.is_none() || self.storage.pending.is_some() {
             return;
@@ -335,11 +278,10 @@ impl ControlLoop {
         let groups = cgroups.pods().pods.iter();
         let known = groups.filter_map(|group| Some((self.pod_index.pod_of(group)?, group)));
         let grown = self.node_sampler.disks.grown_bytes();
-        let is_near = |uid: &str| matches!(self.storage.limits_at.get(uid), Some(Some(at)) if *at <= grown);
         let wanted = known.filter(|(known, _)| match extent {
             Extent::All | Extent::Ahead => true,
             Extent::Limited => !known.limits.is_empty(),
-            Extent::NearLimit => is_near(&known.pod.uid),
+            Extent::NearLimit => self.storage.limits.may_be_exceeded(&known.pod.uid, grown),
         });
         let requests = wanted.map(|(known, group)| {
             let of = |it: &Container| {
@@ -348,8 +290,8 @@ impl ControlLoop {
             };
             let containers = group.containers.iter().filter(|it| it.kind != ContainerKind::Monitor);
             let counted = counts.as_ref().and_then(|counts| counts.get(&group.cgroup_id));
-            let made_inodes = counted.and_then(PodCounts::made_inodes);
-            StorageRequest::new(known, containers.map(of).collect(), made_inodes)
+            let created_inodes = counted.map(PodCounts::created_inodes);
+            StorageRequest::new(known, containers.map(of).collect(), created_inodes)
         });
         let priority = match extent {
             Extent::All | Extent::Ahead | Extent::NearLimit => Priority::Urgent,
@@ -397,16 +339,10 @@ impl ControlLoop {
             watch.all_pods.take_if(|it| it.counts.is_some());
         }
         if extent != Extent::NearLimit {
-            watch.limits_due_ns = watch.next_due_ns(LIMITS_INTERVAL, LIMITS_PACE);
+            watch.limits.due_ns = watch.next_due_ns(LIMITS_INTERVAL, LIMITS_PACE);
         }
-        let mut needs_sync = matches!(extent, Extent::All | Extent::Limited);
-        for (uid, storage) in &sample.pods {
-            let Some(known) = active.find(uid).filter(|known| !known.limits.is_empty()) else { continue };
-            let left = storage.headroom(known, is_dedicated);
-            needs_sync |= left.is_none();
-            watch.limits_at.insert(uid.clone(), left.map(|left| grown.saturating_add(left)));
-        }
-        watch.limits_at.retain(|uid, _| active.index_of(uid).is_some());
+        let is_exceeded = watch.limits.record(&sample, active, grown, is_dedicated);
+        let needs_sync = is_exceeded || matches!(extent, Extent::All | Extent::Limited);
         watch.needs_limit_check |= needs_sync;
         if extent == Extent::All {
             self.await_preallocated_space(sample.preallocated(self.node_sampler.disks.layout()), mono_ns());

@@ -33,8 +33,6 @@ pub(crate) struct BpfBackend {
     /// The sources whose backend has changed, until they are published.
     pub(super) changed: Vec<BackendInfo>,
     pub(super) loaded: Option<(BpfHandle, AsyncFd<Ring>)>,
-    /// Whether the programs were loaded after the last batch of events.
-    is_new: bool,
     /// Absent if nothing could be loaded at the start.
     failover: Option<BpfFailover>,
     log: Option<ProgramLogReader>,
@@ -60,7 +58,6 @@ impl BpfBackend {
             metrics: Arc::clone(metrics),
             changed: Vec::new(),
             loaded: None,
-            is_new: false,
             failover: None,
             log: None,
             sorter: EventSorter::default(),
@@ -95,7 +92,6 @@ impl BpfBackend {
     fn adopt(&mut self, loaded: Loaded) -> std::io::Result<()> {
         let Loaded { kernel, ring, missing: _, log } = loaded;
         self.loaded = Some((kernel, ring::watch(ring)?));
-        self.is_new = true;
         self.log = log;
         // The counters of these programs begin at zero, and no threshold is set.
         self.counters.restart();
@@ -151,7 +147,6 @@ impl BpfBackend {
             log.flush();
         }
         self.read_ring(batch);
-        batch.programs_loaded |= std::mem::take(&mut self.is_new);
         let Some((handle, _)) = &self.loaded else { return };
         if let Err(error) = handle.take_charged(|id| charged.push(id)) {
             // A full sample finds them too.
@@ -201,7 +196,10 @@ impl BpfBackend {
         self.unload();
         let sources = loaded.sources();
         let changed = match self.adopt(loaded) {
-            Ok(()) => sources,
+            Ok(()) => {
+                batch.programs_loaded = true;
+                sources
+            }
             Err(error) => sources_without_backend(&ring_error(&error)),
         };
         self.changed.extend(changed);

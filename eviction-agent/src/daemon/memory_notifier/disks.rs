@@ -63,7 +63,7 @@ impl BpfBackend {
         self.disks.crossings.take(mono_ns());
     }
 
-    /// Sets the thresholds at these headrooms, and attaches the dense probe while one is near.
+    /// Sets the thresholds at these headrooms, and attaches the on-demand probe while one is near.
     pub(crate) fn set_disk_thresholds(&mut self, devices: impl Iterator<Item = DeviceHeadroom>, now_ns: u64) {
         if !self.handle().is_some_and(BpfHandle::has_disks) {
             return;

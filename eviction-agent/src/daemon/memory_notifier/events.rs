@@ -37,7 +37,7 @@ pub(crate) struct EventBatch {
     pub(crate) disk_crossed_ns: Option<u64>,
     /// Whether events are missing or cannot be decoded: a full sample has to find what they reported.
     pub(crate) missed: bool,
-    /// Whether programs were loaded: they count from zero, and no threshold is set in them.
+    /// Whether other programs were loaded: they count from zero, and no threshold is set in them.
     pub(crate) programs_loaded: bool,
 }
 

@@ -5,13 +5,12 @@ use std::os::unix::fs::MetadataExt as _;
 
 use anyhow::Context as _;
 use eviction_bpf::{ArmedDiskOrder, AttachWhen, KernelKillCause, LoadOptions};
-use eviction_node::fs::DeviceHeadroom;
 use rustix::fs::statfs;
 use tests::clock;
 use tests::file_system::{FileSystem, Kind};
 
 use super::{SECOND, assert_not_killed};
-use crate::disk::load;
+use crate::disk::{load, unlimited};
 use crate::fixture::{Fixture, MIB, Stepper, need_bpf};
 use crate::groups::Cgroup;
 
@@ -36,8 +35,7 @@ impl Testbed {
         let mut fixture = load(&options).context("this kernel has no bpf_get_current_task_btf")?;
         fixture.attach(AttachWhen::NearDiskThreshold);
         let device = std::fs::metadata(mounted.path()).unwrap().dev();
-        let unlimited = DeviceHeadroom { device, capacity: 0, bytes: None, inodes: None };
-        fixture.kernel.set_disk_threshold(unlimited, None).unwrap();
+        fixture.kernel.set_disk_threshold(unlimited(device), None).unwrap();
         assert!(fixture.kernel.can_kill_writers(device));
         Ok(Self { mounted, device, victim: Cgroup::new(), other: Cgroup::new(), fixture })
     }

@@ -240,6 +240,8 @@ impl<'a> Btf<'a> {
         match found.kind {
             Kind::Ptr => match self.underlying(found.word) {
                 Some(target) if matches!(target.kind, Kind::Struct | Kind::Fwd) => {
+                    // An anonymous structure has an empty name. So has one whose name cannot be read: no method
+                    // requires it.
                     Argument::Struct(self.name(target.name).unwrap_or_default().to_owned())
                 }
                 _ => Argument::Pointer,

@@ -13,7 +13,7 @@ use super::{BpfHandle, take_map};
 use crate::EventClass;
 use crate::sys::MapEntry;
 
-/// Whose usage of which file system: the key of what [`BpfHandle::read_disk_usage`] returns.
+/// A memory cgroup and a file system that it uses: the key of what [`BpfHandle::read_disk_usage`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DiskUsageKey {
     /// The id of the memory cgroup.

@@ -126,12 +126,12 @@ impl Pressures {
 
 /// Returns the first hard threshold of a condition that is met, or else the first soft one.
 fn worst(evaluation: &Evaluation, condition: NodeCondition) -> Option<(u8, &Threshold)> {
-    let met =
-        evaluation.met.iter().filter_map(|met| Some((met.threshold, evaluation.threshold(met.threshold)?)));
-    let mut of_condition = met.filter(|(_, threshold)| threshold.signal.condition() == condition);
-    let first = of_condition.next()?;
-    let hard = std::iter::once(first).chain(of_condition).find(|(_, threshold)| threshold.is_hard());
-    Some(hard.unwrap_or(first))
+    let met = || {
+        let all = evaluation.met.iter();
+        let met = all.filter_map(|met| Some((met.threshold, evaluation.threshold(met.threshold)?)));
+        met.filter(|(_, threshold)| threshold.signal.condition() == condition)
+    };
+    met().find(|(_, threshold)| threshold.is_hard()).or_else(|| met().next())
 }
 
 /// A condition that was published before the start.

@@ -237,10 +237,6 @@ fn clamped(number: i128) -> i64 {
     i64::try_from(number).unwrap_or(nearest)
 }
 
-/// How long after its start a pod may have no statistics yet: three sampling intervals of the kubelet, of ten
-/// seconds each.
-const YOUNG: GoDuration = GoDuration::from_secs(30);
-
 /// Returns whether nothing protects a pod or moves it forward.
 fn is_unprotected(protection: &PodProtection) -> bool {
     let PodProtection { order, rule, without_controller, hint, ignored, rate_limit_key: _ } = protection;
@@ -250,6 +246,10 @@ fn is_unprotected(protection: &PodProtection) -> bool {
         && *hint == 0
         && ignored.is_empty()
 }
+
+/// How long after its start a pod may have no statistics yet: three sampling intervals of the kubelet, of ten
+/// seconds each.
+const YOUNG: GoDuration = GoDuration::from_secs(30);
 
 /// Returns how long ago a pod started, if its usage is unknown and it started so recently that it may not
 /// have been sampled yet.

@@ -77,12 +77,14 @@ impl RankedPods<'_> {
     }
 
     /// Returns what would have led to the opposite outcome for a candidate: the smallest changes that each move it
-    /// to the other side of its rival. More usage, a lower request and a lower priority never move a pod back, so
-    /// the smallest change is found by bisection, with the same keys as in the ranking.
+    /// to the other side of its rival. `position` is its index in the ranking.
+    ///
+    /// More usage, a lower request and a lower priority never move a pod back, so the smallest change is found by
+    /// bisection, with the same keys as in the ranking.
     ///
     /// There is no change if the excesses of both are out of the range of [`Nanos`].
-    pub(super) fn margin(&self, (last, first): (usize, usize), rank: usize) -> Option<MarginRecord> {
-        let candidate = *self.ranked.get(rank)?;
+    pub(super) fn margin(&self, (last, first): (usize, usize), position: usize) -> Option<MarginRecord> {
+        let candidate = *self.ranked.get(position)?;
         let is_evicted = self.is_evicted(candidate.pod);
         if !is_evicted && self.skipped.contains_key(&candidate.pod) {
             return None;

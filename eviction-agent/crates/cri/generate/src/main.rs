@@ -83,7 +83,7 @@ fn write(set: FileDescriptorSet, path: &Path) -> Result<(), Box<dyn Error>> {
     std::fs::create_dir_all(&out)?;
     let mut config = prost_build::Config::new();
     config.btree_map(["."]).out_dir(&out);
-    // A message of which no field is used carries nothing.
+    // A message without used fields is `()`.
     for message in set.file.iter().flat_map(|file| &file.message_type).filter(|it| it.field.is_empty()) {
         config.extern_path(full_name(message.name()), "()");
     }

@@ -49,7 +49,7 @@ pub struct Hierarchy {
     /// Whether nothing can be written. Then event_control thresholds, pressure triggers and cgroup.kill cannot
     /// be used.
     pub read_only: bool,
-    /// The names of its controllers. Those of version 1 are among other options of the file system.
+    /// The names of its controllers. For version 1 they are all options of the file system, also other ones.
     pub controllers: Vec<String>,
 }
 
@@ -59,6 +59,7 @@ impl Hierarchy {
     fn read(mount: &MountInfo) -> Option<Self> {
         let inode = std::fs::metadata(&mount.mount_point).ok()?.ino();
         std::fs::metadata(mount.mount_point.join("cgroup.procs")).ok()?;
+        // Version 1 has no such file. A version 2 whose file cannot be read counts as one without controllers.
         let controllers = read_once(&mount.mount_point.join("cgroup.controllers"), 4096).unwrap_or_default();
         Self::new(mount, inode, &controllers)
     }

@@ -156,8 +156,8 @@ impl Pods {
         found
     }
 
-    /// Returns the pod of the cgroup with this id, at any depth inside a pod, and its container, which the pod's own
-    /// cgroup has not.
+    /// Returns the pod and the container of the cgroup with this id, at any depth inside a pod. The container is `None`
+    /// for the pod's own cgroup.
     pub fn owner(&self, cgroup_id: u64) -> Option<(&Pod, Option<&Container>)> {
         let at = self.owners.binary_search_by_key(&cgroup_id, |group| group.id).ok()?;
         let PodCgroup { pod, container, .. } = self.owners[at];

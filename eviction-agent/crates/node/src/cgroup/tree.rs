@@ -95,7 +95,7 @@ impl Tree {
     }
 
     /// Reads this tree as it is now. Only directories are listed again whose number of children changed, or that
-    /// lost one of their children; for the others one `stat` each is enough, which takes half the time.
+    /// lost one of their children; for the others one `stat` each is enough.
     ///
     /// # Errors
     /// If the root cannot be read.

@@ -198,7 +198,7 @@ struct Directories<'a> {
     logs: Option<OwnedFd>,
 }
 
-pub(super) fn open(path: &Path) -> Option<OwnedFd> {
+fn open(path: &Path) -> Option<OwnedFd> {
     open_path(path, OFlags::PATH | OFlags::DIRECTORY).ok()
 }
 
@@ -228,11 +228,7 @@ impl Directories<'_> {
 
 /// Reads the usage of a directory, given by the names on the path to it. A directory that does not exist uses
 /// nothing. Returns `None` if it cannot be read.
-pub(super) fn read_below(
-    base: Option<&OwnedFd>,
-    names: &[&str],
-    budget: &mut WalkBudget,
-) -> Option<DiskUsage> {
+fn read_below(base: Option<&OwnedFd>, names: &[&str], budget: &mut WalkBudget) -> Option<DiskUsage> {
     let is_name = |name: &&str| {
         let mut parts = Path::new(name).components();
         matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == OsStr::new(name))
@@ -343,5 +339,33 @@ mod tests {
         assert_eq!(record(100..101), 101, "the other pods are still there");
         let most = (1..2 * MAX_SIZES).map(|uid| record(uid + 100..uid + 101)).max();
         assert_eq!(most, Some(MAX_SIZES + 1));
+    }
+
+    #[test]
+    fn names_cannot_escape_the_directory_of_the_pod() {
+        let root = tempfile::tempdir().unwrap();
+        let secret = root.path().join("kubelet/secret");
+        std::fs::create_dir(secret.parent().unwrap()).unwrap();
+        std::fs::write(secret, vec![1; 1 << 20]).unwrap();
+        let kubelet = open(&root.path().join("kubelet"));
+        let read = |name: &str| {
+            let mut budget = WalkBudget { deadline_ns: u64::MAX, inodes: 9 };
+            read_below(kubelet.as_ref(), &["pods", name], &mut budget)
+        };
+        for name in ["..", ".", "../..", "a/../..", "a/b", "/", "", "a/"] {
+            assert_eq!(read(name), None, "{name}");
+        }
+        assert_eq!(read("absent"), Some(DiskUsage::default()));
+    }
+
+    #[test]
+    fn exhausted_inode_budget_gives_a_lower_bound() {
+        let root = tempfile::tempdir().unwrap();
+        let base = open(root.path());
+        std::fs::create_dir(root.path().join("a")).unwrap();
+        std::fs::write(root.path().join("a/file"), "x").unwrap();
+        let mut budget = WalkBudget { deadline_ns: u64::MAX, inodes: 1 };
+        assert!(read_below(base.as_ref(), &["a"], &mut budget).unwrap().is_lower_bound);
+        assert_eq!(budget.inodes, 0);
     }
 }
