@@ -202,13 +202,16 @@ fn assert_bytes_elsewhere_are_reported(profile: &str) {
     let deleted = volume.join("deleted");
     let _open = [allocate(&disk.path().join("other"), 8), allocate(&deleted, 6)];
     std::fs::remove_file(&deleted).unwrap();
-    let _crossing = allocate(&volume.join("file"), 40);
+    let _in_volume = allocate(&volume.join("file"), 32);
+    let _crossing = allocate(&volume.join("crossing"), 4);
     let decision = agent.wait_for_decision().unwrap();
     let candidate = &decision.value["candidates"][0];
-    // The directory of the volume is counted for the test, and is found in the volume.
+    // The counts are read before the files: what is allocated in between, of the crossing file at most, lowers the
+    // bytes elsewhere.
     let mib = |key: &str| (candidate[key].as_u64().unwrap_or(0) + MIB / 2) / MIB;
     let (usage, elsewhere) = (mib("usage"), mib("bytes_elsewhere"));
-    assert_eq!((usage, elsewhere), (40, 14), "{profile}: {candidate}");
+    let is_expected = (32..=36).contains(&usage) && (10..=14).contains(&elsewhere);
+    assert!(is_expected, "{profile}: {candidate}");
     agent.stop().unwrap();
 }
 
