@@ -1,5 +1,6 @@
-//! The rule that decides whether the armed kill order is carried out at a memory charge. It has no side
-//! effects. The charge programs are built with it, and the tests below cover each reason.
+//! The rules that decide whether the armed kill order is carried out at a memory charge, and which processes no
+//! order may kill. They have no side effects. The programs are built with them, and the tests below cover each
+//! reason.
 
 use crate::{BATCH_PAGES, HUGE_PAGES, KillOrder, Suppressed};
 
@@ -19,7 +20,7 @@ pub struct Charge {
     pub grown: u64,
 }
 
-/// The process that charges, and the time.
+/// The process that charges or writes, and the time.
 #[derive(Clone, Copy, Debug)]
 pub struct ChargingProcess {
     /// Whether the charged cgroup is the victim or below it.
@@ -28,10 +29,33 @@ pub struct ChargingProcess {
     pub tgid: u32,
     /// Whether the process has memory. Kernel threads have none, and an exiting process has released it.
     pub has_memory: bool,
-    /// Whether the process is in exactly the cgroup that is charged.
+    /// Whether the process is in exactly the cgroup that is charged. A write is always charged to the writer's.
     pub is_in_charged_cgroup: bool,
     /// The current time in nanoseconds.
     pub now_ns: u64,
+}
+
+impl ChargingProcess {
+    /// Returns why an order that expires at this time must not kill the process.
+    #[inline(always)]
+    pub(crate) fn suppressed(&self, expires_ns: u64) -> Option<Suppressed> {
+        if !self.has_memory {
+            return Some(Suppressed::KernelThread);
+        }
+        if !self.is_within_victim {
+            return Some(Suppressed::NotTheVictim);
+        }
+        if self.tgid == 1 {
+            return Some(Suppressed::FirstProcess);
+        }
+        if !self.is_in_charged_cgroup {
+            return Some(Suppressed::Remote);
+        }
+        if self.now_ns >= expires_ns {
+            return Some(Suppressed::Expired);
+        }
+        None
+    }
 }
 
 /// The decision on a charge or a write.
@@ -68,26 +92,14 @@ impl KillOrder {
         if !has_risen && grown < self.growth {
             return KillDecision::Pass;
         }
-        let ChargingProcess { is_within_victim, tgid, has_memory, is_in_charged_cgroup, now_ns } = process();
-        if !has_memory {
-            return KillDecision::Suppress(Suppressed::KernelThread);
-        }
-        if !is_within_victim {
-            return KillDecision::Suppress(Suppressed::NotTheVictim);
-        }
-        if tgid == 1 {
-            return KillDecision::Suppress(Suppressed::FirstProcess);
-        }
-        if !is_in_charged_cgroup {
-            return KillDecision::Suppress(Suppressed::Remote);
-        }
-        if now_ns >= self.expires_ns {
-            return KillDecision::Suppress(Suppressed::Expired);
+        let process = process();
+        if let Some(why) = process.suppressed(self.expires_ns) {
+            return KillDecision::Suppress(why);
         }
         if grown < self.growth {
             return KillDecision::Suppress(Suppressed::NotGrown);
         }
-        let makes_room = now_ns < self.still_until_ns && self.is_full(usage, max, baseline);
+        let makes_room = process.now_ns < self.still_until_ns && self.is_full(usage, max, baseline);
         if !(has_risen || makes_room) {
             return KillDecision::Suppress(Suppressed::UsageStill);
         }

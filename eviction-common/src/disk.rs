@@ -19,8 +19,6 @@ pub struct DiskThreshold {
     pub bytes_limit: i64,
     /// Fires when [`DiskTotal::inodes`] is at least this; `i64::MAX` means never.
     pub inodes_limit: i64,
-    /// For each [`DiskResource`] the generation that fired last, as in [`crate::MemcgThreshold::fired`].
-    pub fired: [u64; 2],
     /// The kernel's device number (`super_block.s_dev`: major << 20 | minor); 0 means none.
     pub device: u32,
     /// Explicit padding.
@@ -116,9 +114,9 @@ pub struct DiskThresholdCrossed {
 }
 
 const _: () = {
-    assert!(size_of::<DiskThreshold>() == 48);
+    assert!(size_of::<DiskThreshold>() == 32);
     assert!(size_of::<DiskTotal>() == 32);
     assert!(size_of::<DiskUser>() == 16);
     assert!(size_of::<DiskUsage>() == 16);
-    assert!(size_of::<DiskThresholdCrossed>() == 72);
+    assert!(size_of::<DiskThresholdCrossed>() == 56);
 };

@@ -1,7 +1,7 @@
 //! Kernel kill for writers: user space makes the decision in advance, and a BPF program carries it out at the
 //! buffered write that crosses a file system threshold.
 
-use crate::{KillDecision, Suppressed};
+use crate::{ChargingProcess, KillDecision, Suppressed};
 
 /// The armed order; the only value of map `DISK_KILL_ORDER`. The default is no order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,23 +24,6 @@ pub struct DiskKillOrder {
     pub check: u64,
 }
 
-/// A buffered write that took blocks, as a program sees it.
-#[derive(Clone, Copy, Debug)]
-pub struct Write {
-    /// The kernel's device number.
-    pub device: u64,
-    /// [`crate::DiskTotal::observed`] including the blocks of this write.
-    pub taken: i64,
-    /// Whether the writing task is in the victim's memory cgroup or below it.
-    pub is_within_victim: bool,
-    /// The process that writes.
-    pub tgid: u32,
-    /// Whether the process has memory. Kernel threads have none.
-    pub has_memory: bool,
-    /// The current time in nanoseconds.
-    pub now_ns: u64,
-}
-
 impl DiskKillOrder {
     /// Returns the checksum for `check`. It depends on all other fields and on their order.
     #[inline(always)]
@@ -55,28 +38,21 @@ impl DiskKillOrder {
         fnv_step(sum, device)
     }
 
-    /// Returns the decision on this write.
+    /// Returns the decision on a buffered write to a device. `taken` is [`crate::DiskTotal::observed`] including
+    /// the blocks of this write. `process` is called only if the threshold is crossed: what it returns costs
+    /// several calls.
     #[inline(always)]
-    pub fn decide(&self, write: &Write) -> KillDecision {
-        if self.generation == 0 || self.device != write.device || write.taken < self.bytes_limit {
+    pub fn decide(&self, device: u64, taken: i64, process: impl FnOnce() -> ChargingProcess) -> KillDecision {
+        if self.generation == 0 || self.device != device || taken < self.bytes_limit {
             return KillDecision::Pass;
         }
         if self.check != self.checked() {
             return KillDecision::Suppress(Suppressed::Torn);
         }
-        if !write.has_memory {
-            return KillDecision::Suppress(Suppressed::KernelThread);
+        match process().suppressed(self.expires_ns) {
+            Some(why) => KillDecision::Suppress(why),
+            None => KillDecision::Kill(taken.wrapping_sub(self.bytes_then) as u64),
         }
-        if !write.is_within_victim {
-            return KillDecision::Suppress(Suppressed::NotTheVictim);
-        }
-        if write.tgid == 1 {
-            return KillDecision::Suppress(Suppressed::FirstProcess);
-        }
-        if write.now_ns >= self.expires_ns {
-            return KillDecision::Suppress(Suppressed::Expired);
-        }
-        KillDecision::Kill(write.taken.wrapping_sub(self.bytes_then) as u64)
     }
 }
 
@@ -94,15 +70,19 @@ const _: () = assert!(size_of::<DiskKillOrder>() == 56);
 mod tests {
     use super::*;
 
-    /// A process of the victim that makes a write which crosses the threshold.
-    const WRITER: Write = Write {
-        device: 7,
-        taken: 5_000,
+    /// A process of the victim.
+    const WRITER: ChargingProcess = ChargingProcess {
         is_within_victim: true,
         tgid: 4711,
         has_memory: true,
+        is_in_charged_cgroup: true,
         now_ns: 1_000,
     };
+
+    /// Returns the decision on a write of this process that crosses the threshold.
+    fn decide(order: &DiskKillOrder, writer: ChargingProcess) -> KillDecision {
+        order.decide(7, 5_000, || writer)
+    }
 
     fn order() -> DiskKillOrder {
         let order = DiskKillOrder {
@@ -119,26 +99,27 @@ mod tests {
 
     #[test]
     fn writer_of_the_victim_is_killed_when_it_crosses_the_threshold() {
-        assert_eq!(order().decide(&WRITER), KillDecision::Kill(4_000));
-        assert_eq!(DiskKillOrder::default().decide(&WRITER), KillDecision::Pass);
+        assert_eq!(decide(&order(), WRITER), KillDecision::Kill(4_000));
     }
 
     #[test]
-    fn writes_below_the_threshold_or_on_other_devices_pass() {
-        for write in [Write { taken: 4_999, ..WRITER }, Write { device: 8, ..WRITER }] {
-            assert_eq!(order().decide(&write), KillDecision::Pass);
+    fn the_process_is_not_read_without_an_order_below_the_threshold_or_on_other_devices() {
+        let none = DiskKillOrder::default();
+        for (order, device, taken) in [(none, 7, 5_000), (order(), 7, 4_999), (order(), 8, 5_000)] {
+            let decision = order.decide(device, taken, || panic!("read for {order:?}"));
+            assert_eq!(decision, KillDecision::Pass);
         }
     }
 
     #[test]
     fn each_failed_condition_suppresses_the_kill_with_its_reason() {
-        for (write, reason) in [
-            (Write { has_memory: false, ..WRITER }, Suppressed::KernelThread),
-            (Write { is_within_victim: false, ..WRITER }, Suppressed::NotTheVictim),
-            (Write { tgid: 1, ..WRITER }, Suppressed::FirstProcess),
-            (Write { now_ns: 2_000, ..WRITER }, Suppressed::Expired),
+        for (writer, reason) in [
+            (ChargingProcess { has_memory: false, ..WRITER }, Suppressed::KernelThread),
+            (ChargingProcess { is_within_victim: false, ..WRITER }, Suppressed::NotTheVictim),
+            (ChargingProcess { tgid: 1, ..WRITER }, Suppressed::FirstProcess),
+            (ChargingProcess { now_ns: 2_000, ..WRITER }, Suppressed::Expired),
         ] {
-            assert_eq!(order().decide(&write), KillDecision::Suppress(reason));
+            assert_eq!(decide(&order(), writer), KillDecision::Suppress(reason));
         }
     }
 
@@ -155,7 +136,7 @@ mod tests {
         for change in torn {
             let mut order = order();
             change(&mut order);
-            assert_eq!(order.decide(&WRITER), KillDecision::Suppress(Suppressed::Torn), "{order:?}");
+            assert_eq!(decide(&order, WRITER), KillDecision::Suppress(Suppressed::Torn), "{order:?}");
         }
     }
 }

@@ -67,13 +67,6 @@ pub struct Header {
     pub abi: u16,
     /// The size of the whole record in bytes.
     pub len: u32,
-    /// The CPU that wrote the record.
-    pub cpu: u32,
-    /// Explicit padding.
-    pub pad: u32,
-    /// The sequence number of the record on this CPU; records that did not fit are counted too. Two records
-    /// of a CPU may arrive in the wrong order if a program ran in an interrupt in between.
-    pub seq: u64,
     /// The time at which the program ran.
     pub ktime_ns: u64,
 }
@@ -226,12 +219,12 @@ pub struct CgroupChange {
 }
 
 const _: () = {
-    assert!(size_of::<Header>() == 32);
-    assert!(size_of::<ThresholdCrossed>() == 88);
+    assert!(size_of::<Header>() == 16);
+    assert!(size_of::<ThresholdCrossed>() == 72);
     assert!(size_of::<Ancestor>() == 64);
-    assert!(size_of::<OomKill>() == 152 + (64 + NAME_BYTES) * MAX_CHAIN);
+    assert!(size_of::<OomKill>() == 136 + (64 + NAME_BYTES) * MAX_CHAIN);
     // The record must fit into the smallest ring, which is one page.
     assert!(size_of::<OomKill>() < 4096 - 8);
-    assert!(size_of::<CgroupChange>() == 40);
+    assert!(size_of::<CgroupChange>() == 24);
     assert!(align_of::<OomKill>() == 8 && align_of::<CgroupChange>() == 8);
 };

@@ -204,5 +204,5 @@ const _: () = {
     assert!(size_of::<KillOrder>() == 80);
     assert!(size_of::<GrowthBaseline>() == 40);
     assert!(size_of::<SuppressedCount>() == 16);
-    assert!(size_of::<KernelKill>() == 104);
+    assert!(size_of::<KernelKill>() == 88);
 };

@@ -21,7 +21,7 @@ mod task;
 pub use charge_decision::{Charge, ChargingProcess, KillDecision};
 pub use config::{ABSENT, MAX_ANCESTORS, MAX_CHAIN, Offsets, ProgramConfig};
 pub use disk::{DISKS, DiskResource, DiskThreshold, DiskThresholdCrossed, DiskTotal, DiskUsage, DiskUser};
-pub use disk_kill::{DiskKillOrder, Write};
+pub use disk_kill::DiskKillOrder;
 pub use event::{
     Ancestor, CgroupChange, Edge, Header, Kind, NAME_BYTES, OomKill, ThresholdCrossed, UNLIMITED_BYTES,
     ancestor_flag, oom_flag,
@@ -41,4 +41,4 @@ pub use task::{
 
 /// The version of the layout of all types in this crate. The programs do nothing if their configuration has
 /// another version, and the reader rejects records of another version.
-pub const ABI_VERSION: u16 = 18;
+pub const ABI_VERSION: u16 = 19;

@@ -20,10 +20,6 @@ pub struct MemcgThreshold {
     /// Pages reclaimed since the setting, if a hook reports them: as many can be charged again without a
     /// change of usage.
     pub reclaimed: u64,
-    /// For each [`crate::Edge`] the generation that fired last. It only saves the lookup in `FIRE_TOKENS`,
-    /// which decides. The kernel may reuse this element for another cgroup while a program still holds it; a
-    /// generation of another cgroup does no harm.
-    pub fired: [u64; 3],
 }
 
 /// The number of words of map `THRESHOLD_BITS`.
@@ -125,7 +121,7 @@ pub struct OomContext {
 numbered_enum! {
     /// A counter that the programs keep per CPU; the index into map `COUNTERS`.
     pub enum Counter: u32 {
-        /// Records written or lost. The value is the next record's sequence number.
+        /// Records written or lost.
         Records = 0,
         /// `ThresholdCrossed` records that did not fit into the ring.
         LostThresholdCrossed = 1,
@@ -170,7 +166,7 @@ const _: () = {
         assert!(Counter::ALL[index] as usize == index);
         index += 1;
     }
-    assert!(size_of::<MemcgThreshold>() == 72);
+    assert!(size_of::<MemcgThreshold>() == 48);
     assert!(size_of::<FireToken>() == 24);
     assert!(size_of::<OomCounts>() == 24);
     assert!(size_of::<OomContext>() == 56);

@@ -177,7 +177,7 @@ const _: () = {
     assert!(size_of::<PidsCache>() == 32);
     assert!(size_of::<AlarmKey>() == 16);
     assert!(size_of::<PidThreshold>() == 32);
-    assert!(size_of::<TaskAlarm>() == 72);
+    assert!(size_of::<TaskAlarm>() == 56);
     assert!(size_of::<ReclaimStart>() == 16);
     assert!(size_of::<ReclaimTime>() == 24);
 };

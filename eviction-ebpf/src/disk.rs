@@ -14,8 +14,8 @@ use eviction_common::{
 
 use crate::{
     config::{abi_matches, offset},
-    events::{URGENT, header, lost},
-    maps::{DISK_THRESHOLDS, DISK_TOTALS, DISK_USAGE, EVENTS, FIRE_TOKENS, add, count},
+    events::{URGENT, header, reserve_once},
+    maps::{DISK_THRESHOLDS, DISK_TOTALS, DISK_USAGE, add, count},
     memcg::{id_of_css, id_of_task},
     probe_read::{Direct, Probe, Read},
 };
@@ -25,7 +25,7 @@ pub(crate) struct Disk {
     pub(crate) device: u32,
     slot: u32,
     block_bits: u32,
-    threshold: *mut DiskThreshold,
+    threshold: *const DiskThreshold,
     pub(crate) total: *mut DiskTotal,
 }
 
@@ -63,7 +63,7 @@ impl Disk {
         // SAFETY: the types of the members.
         let device: u32 = unsafe { R::at(super_block, offset!(sb_dev)) };
         for slot in 0..DISKS {
-            let threshold = DISK_THRESHOLDS.get_ptr_mut(slot)?;
+            let threshold = DISK_THRESHOLDS.get_ptr(slot)?;
             // SAFETY: the map's value; volatile, since user space writes it.
             if unsafe { core::ptr::read_volatile(&raw const (*threshold).device) } == device {
                 let total = DISK_TOTALS.get_ptr_mut(slot)?;
@@ -143,28 +143,14 @@ impl Disk {
         }
     }
 
-    /// Pushes the record if no program has done so for this setting. If the record does not fit into the
-    /// ring, the next allocation tries again.
+    /// Pushes the record if no program has done so for this setting.
     #[inline(always)]
     fn fire(&self, resource: DiskResource, beyond: u64, leaf_id: u64) {
-        // SAFETY: the map's value; the index is below 2. Volatile, since other CPUs write it.
-        let (generation, fired) =
-            unsafe { ((*self.threshold).generation, &raw mut (*self.threshold).fired[resource as usize]) };
-        // SAFETY: as above.
-        if unsafe { core::ptr::read_volatile(fired) } == generation {
-            return;
-        }
-        let Some(mut record) = EVENTS.reserve::<DiskThresholdCrossed>(0) else {
-            lost(Counter::LostDiskThresholdCrossed);
-            return;
-        };
+        // SAFETY: the map's value.
+        let generation = unsafe { (*self.threshold).generation };
         let token = FireToken { id: u64::from(self.device), generation, edge: resource as u32, pad: 0 };
-        if FIRE_TOKENS.remove(token).is_err() {
-            record.discard(aya_ebpf::bindings::BPF_RB_NO_WAKEUP as u64);
-            return;
-        }
-        // SAFETY: as above.
-        unsafe { core::ptr::write_volatile(fired, generation) };
+        let record = reserve_once::<DiskThresholdCrossed>(token, Counter::LostDiskThresholdCrossed);
+        let Some(mut record) = record else { return };
         let task = bpf_get_current_pid_tgid();
         record.write(DiskThresholdCrossed {
             header: header::<DiskThresholdCrossed>(Kind::DiskThresholdCrossed),

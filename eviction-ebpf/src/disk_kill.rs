@@ -3,7 +3,7 @@
 //! writing.
 
 use aya_ebpf::{helpers::bpf_ktime_get_ns, macros::map, maps::Array};
-use eviction_common::{ABSENT, DiskKillOrder, KernelKillCause, MAX_ANCESTORS, Write};
+use eviction_common::{ChargingProcess, DiskKillOrder, KernelKillCause, MAX_ANCESTORS};
 
 use crate::{
     config::{has_kernel_kill, offset},
@@ -20,30 +20,26 @@ static DISK_KILL_ORDER: Array<DiskKillOrder> = Array::with_max_entries(1, 0);
 /// is the number of bytes that were observed to be taken from the device, including this write.
 #[inline(always)]
 pub(crate) fn apply_kill_order(device: u32, taken: i64, leaf_id: u64) {
-    if !has_kernel_kill() || offset!(task_mm) == ABSENT || offset!(mm_anon) == ABSENT {
+    if !has_kernel_kill() {
         return;
     }
     let Some(order) = DISK_KILL_ORDER.get(0) else { return };
     // SAFETY: the map's value; volatile, since user space writes it.
     let order = unsafe { core::ptr::read_volatile(order) };
-    // `decide` passes these as well, but the values below cost several calls.
-    if order.generation == 0 || order.device != u64::from(device) || taken < order.bytes_limit {
-        return;
-    }
-    let running = running();
-    let write = Write {
-        device: device.into(),
-        taken,
-        is_within_victim: is_within(running.task, order.victim_id),
-        tgid: running.tgid,
-        has_memory: running.mm != 0,
-        // SAFETY: a helper without arguments.
-        now_ns: unsafe { bpf_ktime_get_ns() },
-    };
-    let decision = order.decide(&write);
+    let decision = order.decide(device.into(), taken, || {
+        let running = running();
+        ChargingProcess {
+            is_within_victim: is_within(running.task, order.victim_id),
+            tgid: running.tgid,
+            has_memory: running.mm != 0,
+            is_in_charged_cgroup: true,
+            // SAFETY: a helper without arguments.
+            now_ns: unsafe { bpf_ktime_get_ns() },
+        }
+    });
     let DiskKillOrder { generation, victim_id, .. } = order;
     let cause = KernelKillCause::Disk;
-    carry_out(decision, &DecidedOrder { cause, generation, victim_id, leaf_id, usage: 0 }, &running);
+    carry_out(decision, &DecidedOrder { cause, generation, victim_id, leaf_id, usage: 0 });
 }
 
 /// Returns whether the running task `running` is in this memory cgroup or below it.

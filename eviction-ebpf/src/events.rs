@@ -2,31 +2,40 @@
 
 use aya_ebpf::{
     bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP, BPF_RB_RING_SIZE},
-    helpers::{bpf_get_smp_processor_id, bpf_ktime_get_ns},
+    helpers::bpf_ktime_get_ns,
+    maps::ring_buf::RingBufEntry,
 };
-use eviction_common::{ABI_VERSION, Counter, Header, Kind};
+use eviction_common::{ABI_VERSION, Counter, FireToken, Header, Kind};
 
-use crate::maps::{EVENTS, count, counter_value};
+use crate::maps::{EVENTS, FIRE_TOKENS, count};
 
 /// The flag for urgent records: wakes the reader.
 pub(crate) const URGENT: u64 = BPF_RB_FORCE_WAKEUP as u64;
 
-/// Returns the header of the next record of this CPU, and counts the record.
+/// Returns the header of a record, and counts the record.
 #[inline(always)]
 pub(crate) fn header<T>(kind: Kind) -> Header {
-    // SAFETY: helpers without arguments.
-    let (cpu, ktime_ns) = unsafe { (bpf_get_smp_processor_id() as u32, bpf_ktime_get_ns()) };
-    let header = Header {
-        kind: kind as u16,
-        abi: ABI_VERSION,
-        len: size_of::<T>() as u32,
-        cpu,
-        pad: 0,
-        seq: counter_value(Counter::Records),
-        ktime_ns,
-    };
     count(Counter::Records);
-    header
+    // SAFETY: a helper without arguments.
+    let ktime_ns = unsafe { bpf_ktime_get_ns() };
+    Header { kind: kind as u16, abi: ABI_VERSION, len: size_of::<T>() as u32, ktime_ns }
+}
+
+/// Reserves the record of a crossing, if no program has fired for this token: of all programs that see the
+/// crossing, the one that removes the token fires. If the record does not fit, the token stays, and the next
+/// program that sees the crossing tries again.
+#[inline(always)]
+pub(crate) fn reserve_once<T: 'static>(token: FireToken, counter: Counter) -> Option<RingBufEntry<T>> {
+    FIRE_TOKENS.get_ptr(token)?;
+    let Some(record) = EVENTS.reserve::<T>(0) else {
+        lost(counter);
+        return None;
+    };
+    if FIRE_TOKENS.remove(token).is_err() {
+        record.discard(BPF_RB_NO_WAKEUP as u64);
+        return None;
+    }
+    Some(record)
 }
 
 /// Counts a record that did not fit.

@@ -18,8 +18,8 @@ use aya_ebpf::{
     maps::{Array, HashMap, LruHashMap, PerCpuArray},
 };
 use eviction_common::{
-    ABSENT, Charge, ChargingProcess, GrowthBaseline, KernelKill, KernelKillCause, KillDecision, KillOrder,
-    Kind, MARK_EPOCH, MARK_LEVEL, MARKS, MAX_ANCESTORS, Suppressed, SuppressedCount,
+    Charge, ChargingProcess, GrowthBaseline, KernelKill, KernelKillCause, KillDecision, KillOrder, Kind,
+    MARK_EPOCH, MARK_LEVEL, MARKS, MAX_ANCESTORS, Suppressed, SuppressedCount,
 };
 
 use crate::{
@@ -62,7 +62,6 @@ static SUPPRESSED: PerCpuArray<SuppressedCount> =
 pub(crate) struct Running {
     pub(crate) task: *const u8,
     pub(crate) tgid: u32,
-    pub(crate) pid: u32,
     /// The address of the `mm_struct`; 0 for a kernel thread.
     pub(crate) mm: u64,
     /// Anonymous pages of the process.
@@ -80,7 +79,7 @@ struct GuardedLevel {
 /// Applies the kill order to a charge of `memcg`, whose id is `leaf_id`; `path` is its ancestor path.
 #[inline(always)]
 pub(crate) fn apply_kill_order<M: ReadStrategy>(memcg: &Memcg, path: &AncestorPath, leaf_id: u64) {
-    if !has_kernel_kill() || offset!(task_mm) == ABSENT || offset!(mm_anon) == ABSENT {
+    if !has_kernel_kill() {
         return;
     }
     let (epoch, level_id) = (sample_epoch_element(MARK_EPOCH), sample_epoch_element(MARK_LEVEL));
@@ -113,7 +112,7 @@ pub(crate) fn apply_kill_order<M: ReadStrategy>(memcg: &Memcg, path: &AncestorPa
     });
     let KillOrder { generation, victim_id, .. } = order;
     let (cause, usage) = (KernelKillCause::Memory, level.usage);
-    carry_out(decision, &DecidedOrder { cause, generation, victim_id, leaf_id, usage }, &running);
+    carry_out(decision, &DecidedOrder { cause, generation, victim_id, leaf_id, usage });
 }
 
 /// Reads an element of map `SAMPLE_EPOCH`.
@@ -137,11 +136,11 @@ pub(crate) struct DecidedOrder {
 
 /// Carries out the decision on the running process, or counts why it is not killed.
 #[inline(always)]
-pub(crate) fn carry_out(decision: KillDecision, order: &DecidedOrder, running: &Running) {
+pub(crate) fn carry_out(decision: KillDecision, order: &DecidedOrder) {
     let why = match decision {
         KillDecision::Pass => return,
         KillDecision::Suppress(why) => Some(why),
-        KillDecision::Kill(grown) => send_kill(order, grown, running),
+        KillDecision::Kill(grown) => send_kill(order, grown),
     };
     if let Some(why) = why {
         count_suppressed(why, order.generation);
@@ -150,7 +149,7 @@ pub(crate) fn carry_out(decision: KillDecision, order: &DecidedOrder, running: &
 
 /// Sends the signal to the running process, if the order was not carried out before.
 #[inline(always)]
-fn send_kill(order: &DecidedOrder, grown: u64, running: &Running) -> Option<Suppressed> {
+fn send_kill(order: &DecidedOrder, grown: u64) -> Option<Suppressed> {
     let Some(mut entry) = EVENTS.reserve::<KernelKill>(0) else {
         return Some(Suppressed::NoRoom);
     };
@@ -158,7 +157,7 @@ fn send_kill(order: &DecidedOrder, grown: u64, running: &Running) -> Option<Supp
         entry.discard(BPF_RB_NO_WAKEUP as u64);
         return Some(Suppressed::Spent);
     }
-    let comm = bpf_get_current_comm().unwrap_or_default();
+    let (task, comm) = (bpf_get_current_pid_tgid(), bpf_get_current_comm().unwrap_or_default());
     // SAFETY: a helper that takes any number.
     let error = unsafe { bpf_send_signal(SIGKILL) };
     entry.write(KernelKill {
@@ -168,8 +167,8 @@ fn send_kill(order: &DecidedOrder, grown: u64, running: &Running) -> Option<Supp
         leaf_id: order.leaf_id,
         usage: order.usage,
         grown,
-        tgid: running.tgid,
-        pid: running.pid,
+        tgid: (task >> 32) as u32,
+        pid: task as u32,
         error: error as i32,
         cause: order.cause as u32,
         comm,
@@ -181,7 +180,7 @@ fn send_kill(order: &DecidedOrder, grown: u64, running: &Running) -> Option<Supp
 /// Returns the running task.
 #[inline(always)]
 pub(crate) fn running() -> Running {
-    let ids = bpf_get_current_pid_tgid();
+    let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
     // SAFETY: a helper without arguments.
     let task = unsafe { bpf_get_current_task() } as *const u8;
     // SAFETY: the running task and its memory; any address can be read.
@@ -194,7 +193,7 @@ pub(crate) fn running() -> Running {
     };
     // The count can be negative for a moment, while CPUs have not flushed their own counts.
     let anon = if (anon as i64) < 0 { 0 } else { anon };
-    Running { task, tgid: (ids >> 32) as u32, pid: ids as u32, mm, anon }
+    Running { task, tgid, mm, anon }
 }
 
 /// Stores the pages of the process, if it was not seen in this epoch. Returns its growth since the epoch of the

@@ -86,10 +86,6 @@ pub(crate) static PID_THRESHOLD: Array<PidThreshold> = Array::with_max_entries(1
 #[map]
 pub(crate) static RECLAIM_START: HashMap<u32, ReclaimStart> = HashMap::with_max_entries(2048, 0);
 
-/// The number of entries in [`RECLAIM_START`]. While it is 0, the exit of a task needs no lookup.
-#[map]
-pub(crate) static RECLAIM_ACTIVE: Array<u64> = Array::with_max_entries(1, 0);
-
 /// Time spent in reclaim, by the id of the memory cgroup. An entry is allocated at the end of its first
 /// reclaim.
 #[map]
@@ -130,14 +126,5 @@ pub(crate) fn count(counter: Counter) {
     if let Some(word) = COUNTERS.get_ptr_mut(counter as u32) {
         // SAFETY: the map's value.
         unsafe { add(word, 1) };
-    }
-}
-
-/// Returns the value of a counter on this CPU.
-#[inline(always)]
-pub(crate) fn counter_value(counter: Counter) -> u64 {
-    match COUNTERS.get(counter as u32) {
-        Some(count) => *count,
-        None => 0,
     }
 }

@@ -17,7 +17,7 @@ use eviction_common::{Counter, ReclaimStart, ReclaimTime};
 
 use crate::{
     config::abi_matches,
-    maps::{RECLAIM_ACTIVE, RECLAIM_START, RECLAIM_TIME, add, count},
+    maps::{RECLAIM_START, RECLAIM_TIME, add, count},
     memcg::id_of_task,
     probe_read::Probe,
 };
@@ -37,14 +37,11 @@ pub(crate) fn reclaim_begin(_ctx: BtfTracePointContext) -> i32 {
         }
     };
     let tid = bpf_get_current_pid_tgid() as u32;
-    let is_new = RECLAIM_START.get_ptr(tid).is_none();
-    if !is_new {
+    if RECLAIM_START.get_ptr(tid).is_some() {
         count(Counter::ReclaimUnpaired);
     }
-    match RECLAIM_START.insert(tid, start, 0) {
-        Ok(()) if is_new => add_active(1),
-        Ok(()) => {}
-        Err(_) => count(Counter::ReclaimStartFull),
+    if RECLAIM_START.insert(tid, start, 0).is_err() {
+        count(Counter::ReclaimStartFull);
     }
     0
 }
@@ -53,26 +50,9 @@ pub(crate) fn reclaim_begin(_ctx: BtfTracePointContext) -> i32 {
 /// the stored start must be removed.
 #[inline(always)]
 pub(crate) fn on_exit(tid: u32) {
-    let Some(count) = RECLAIM_ACTIVE.get_ptr(0) else { return };
-    // SAFETY: the map's value; volatile, since other CPUs write it. It includes what this thread added.
-    if unsafe { core::ptr::read_volatile(count) } != 0 && RECLAIM_START.get_ptr(tid).is_some() {
-        remove_start(tid);
-    }
-}
-
-#[inline(always)]
-fn remove_start(tid: u32) {
-    if RECLAIM_START.remove(tid).is_ok() {
-        // Subtracts one, in two's complement.
-        add_active(u64::MAX);
-    }
-}
-
-#[inline(always)]
-fn add_active(more: u64) {
-    if let Some(count) = RECLAIM_ACTIVE.get_ptr_mut(0) {
-        // SAFETY: the map's value.
-        unsafe { add(count, more) };
+    // A lookup takes no lock, unlike a removal.
+    if RECLAIM_START.get_ptr(tid).is_some() {
+        let _ = RECLAIM_START.remove(tid);
     }
 }
 
@@ -90,7 +70,7 @@ pub(crate) fn reclaim_end(ctx: BtfTracePointContext) -> i32 {
     };
     // SAFETY: the map's value, which only this task's own programs write; a helper.
     let (start, now_ns) = unsafe { (*start, bpf_ktime_get_ns()) };
-    remove_start(tid);
+    let _ = RECLAIM_START.remove(tid);
     if start.memcg_id != 0 {
         add_reclaim_time(start.memcg_id, now_ns.saturating_sub(start.ktime_ns), pages);
     }

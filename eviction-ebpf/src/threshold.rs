@@ -7,8 +7,8 @@ use eviction_common::{
 
 use crate::{
     ancestors::AncestorPath,
-    events::{URGENT, header, lost},
-    maps::{EVENTS, FIRE_TOKENS, THRESHOLD_BITS, THRESHOLDS, add},
+    events::{URGENT, header, reserve_once},
+    maps::{THRESHOLD_BITS, THRESHOLDS, add},
     memcg::{Memcg, parent_counter, usage_of},
     probe_read::ReadStrategy,
 };
@@ -97,29 +97,13 @@ pub(crate) fn compare(threshold: *mut MemcgThreshold, level_usage: &LevelUsage) 
     fired
 }
 
-/// Pushes the record if no program has done so for this setting. If the record does not fit, the threshold
-/// stays set, and the next charge tries again.
+/// Pushes the record if no program has done so for this setting.
 #[inline(always)]
-fn fire(threshold: *mut MemcgThreshold, generation: u64, edge: Edge, level_usage: &LevelUsage) -> bool {
-    // SAFETY: the map's value; the index is below 3.
-    let fired = unsafe { &raw mut (*threshold).fired[edge as usize] };
-    // SAFETY: the map's value; volatile, since other CPUs write it.
-    if unsafe { core::ptr::read_volatile(fired) } == generation {
-        return false;
-    }
-    let Some(mut record) = EVENTS.reserve::<ThresholdCrossed>(0) else {
-        lost(Counter::LostThresholdCrossed);
+fn fire(threshold: *const MemcgThreshold, generation: u64, edge: Edge, level_usage: &LevelUsage) -> bool {
+    let token = FireToken { id: level_usage.cgroup_id, generation, edge: edge as u32, pad: 0 };
+    let Some(mut record) = reserve_once::<ThresholdCrossed>(token, Counter::LostThresholdCrossed) else {
         return false;
     };
-    let token = FireToken { id: level_usage.cgroup_id, generation, edge: edge as u32, pad: 0 };
-    if FIRE_TOKENS.remove(token).is_err() {
-        record.discard(aya_ebpf::bindings::BPF_RB_NO_WAKEUP as u64);
-        return false;
-    }
-    // Written only by the program that took the token, as the element may have been reused for another
-    // cgroup, with that cgroup's generation.
-    // SAFETY: as above.
-    unsafe { core::ptr::write_volatile(fired, generation) };
     let task = bpf_get_current_pid_tgid();
     // SAFETY: the map's value.
     let gross = unsafe { core::ptr::read_volatile(&raw const (*threshold).gross) };

@@ -133,6 +133,8 @@ pub(crate) struct KernelEvents {
     pub(crate) kernel_kills: Vec<KernelKill>,
     pub(crate) disk: Vec<DiskThresholdCrossed>,
     pub(crate) events: u64,
+    /// Whether a drain showed that events may have been lost before.
+    pub(crate) may_have_lost: bool,
 }
 
 /// The loaded programs, their ring buffer and their events.
@@ -192,6 +194,7 @@ impl Fixture {
         });
         assert_eq!((drained.malformed, drained.why), (0, None));
         reported.events += drained.events;
+        reported.may_have_lost |= drained.may_have_lost;
     }
 
     /// Waits until `found` holds for the events so far. The ring buffer wakes this function.

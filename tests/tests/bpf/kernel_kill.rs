@@ -125,7 +125,7 @@ fn no_process_is_killed_without_an_event() {
     // The test does not read meanwhile. The last room of the one page is filled with records that are smaller than
     // that of a kernel kill.
     let spare = node.root.child("spare");
-    for _ in 0..50 {
+    for _ in 0..80 {
         spare.child("full").remove();
     }
     let mut filler = Stepper::start(&node.other);

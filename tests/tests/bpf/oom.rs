@@ -135,7 +135,7 @@ fn a_lost_oom_kill_is_counted_and_the_next_one_is_right() {
     pod.limit(24 * MIB);
     let container = pod.child("container");
     let mut fixture = Fixture::with(&LoadOptions { ring_bytes: 16 << 10, ..LoadOptions::default() });
-    for round in 0..200 {
+    for round in 0..300 {
         pod.child(&format!("g{round}")).remove();
     }
     let kill_at_limit = |limit: u64| {

@@ -68,7 +68,7 @@ pub fn decode(record: &[u8], page_bytes: u64) -> Result<Event, DecodeError> {
     if found < size_of::<Header>() {
         return Err(DecodeError::Header { found });
     }
-    let Header { kind, abi, len: stated, ktime_ns, cpu: _, pad: _, seq: _ } = read_entry(record);
+    let Header { kind, abi, len: stated, ktime_ns } = read_entry(record);
     if abi != ABI_VERSION {
         return Err(DecodeError::Abi { found: abi });
     }

@@ -245,7 +245,6 @@ impl BpfHandle {
             gross_limit,
             gross: charged.min(gross_limit / 2),
             reclaimed,
-            fired: [0; 3],
         };
         self.threshold_map.insert(id, MapEntry(armed), 0)?;
         self.set_threshold_bit(id)

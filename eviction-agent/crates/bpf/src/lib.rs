@@ -47,7 +47,7 @@ pub use event::{
 pub use eviction_common::{
     Counter, DiskResource, DiskTotal, DiskUsage, MemcgThreshold, ReclaimTime, Suppressed, TaskStats,
 };
-pub use handle::disk::{DiskUsageKey, SetDiskThresholdError};
+pub use handle::disk::DiskUsageKey;
 pub use handle::kernel_kill::{ArmError, ArmedDiskOrder, ArmedOrder};
 pub use handle::task_counters::NodePidThreshold;
 pub use handle::{BpfHandle, KernelThreshold};

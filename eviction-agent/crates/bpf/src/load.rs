@@ -67,7 +67,7 @@ impl Default for LoadOptions {
     }
 }
 
-/// Size of the ring in bytes: room for 5,000 cgroups that are created or removed before the ring is read. What
+/// Size of the ring in bytes: room for 8,000 cgroups that are created or removed before the ring is read. What
 /// does not fit is counted, and searched for. A ring is mapped twice, and counts as the agent's memory twice.
 pub const RING_BYTES: u32 = 256 << 10;
 
@@ -200,19 +200,19 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
 
 /// Returns the configuration that the programs are loaded with; `NONE` if the kernel's types are not known.
 fn program_config(facts: &KernelFacts, options: &LoadOptions) -> ProgramConfig {
-    match (&facts.btf, &facts.hierarchy) {
-        (Ok(btf), Ok(hierarchy)) => ProgramConfig {
-            abi: ABI_VERSION.into(),
-            hierarchy: *hierarchy,
-            css_online: btf.css_online,
-            css_dying: btf.css_dying,
-            reclaimed_first: btf.reclaimed.start,
-            reclaimed_events: btf.reclaimed.len() as u32,
-            storm_forks: task_counters::forks_in_window(options.fork_storm),
-            kernel_kill: options.kernel_kill.into(),
-            offsets: facts.lockdown.readable(btf.offsets),
-        },
-        _ => ProgramConfig::NONE,
+    let (Ok(btf), Ok(hierarchy)) = (&facts.btf, &facts.hierarchy) else { return ProgramConfig::NONE };
+    let offsets = facts.lockdown.readable(btf.offsets);
+    let shows_growth = offsets.task_mm != ABSENT && offsets.mm_anon != ABSENT;
+    ProgramConfig {
+        abi: ABI_VERSION.into(),
+        hierarchy: *hierarchy,
+        css_online: btf.css_online,
+        css_dying: btf.css_dying,
+        reclaimed_first: btf.reclaimed.start,
+        reclaimed_events: btf.reclaimed.len() as u32,
+        storm_forks: task_counters::forks_in_window(options.fork_storm),
+        kernel_kill: (options.kernel_kill && shows_growth).into(),
+        offsets,
     }
 }
 
@@ -226,21 +226,21 @@ struct Opened {
 
 /// Creates the maps.
 fn open(facts: &KernelFacts, options: &LoadOptions) -> Result<Opened, EbpfError> {
-    let LoadOptions { ring_bytes, cgroups, levels, debug_log, kernel_kill, disks, .. } = options;
+    let LoadOptions { ring_bytes, cgroups, levels, debug_log, disks, .. } = options;
     raise_memlock();
-    let page = rustix::param::page_size() as u32;
+    let ring_bytes = (*ring_bytes).max(rustix::param::page_size() as u32);
     let present = read_cgroups();
     let levels = levels.unwrap_or_else(|| max_thresholds(present)).max(1);
     let cgroups = cgroups.unwrap_or_else(|| map_entries(present)).max(1);
     let config = program_config(facts, options);
-    let shows_growth = config.offsets.task_mm != ABSENT && config.offsets.mm_anon != ABSENT;
+    let has_kernel_kill = config.kernel_kill != 0;
     let config = MapEntry(config);
     let log_level = if *debug_log { aya_log::Level::Debug as u8 } else { 0 };
     let mut loader = EbpfLoader::new();
     loader
         .override_global("PROGRAM_CONFIG", &config, true)
         .override_global(aya_log::LEVEL, &log_level, true)
-        .map_max_entries("EVENTS", (*ring_bytes).max(page))
+        .map_max_entries("EVENTS", ring_bytes)
         .map_max_entries("THRESHOLDS", levels)
         // A threshold has three edges, and its tokens are removed after those of the next setting are inserted.
         // A disk has two.
@@ -252,12 +252,12 @@ fn open(facts: &KernelFacts, options: &LoadOptions) -> Result<Opened, EbpfError>
         .map_max_entries("DISK_USAGE", if disks.is_empty() { 1 } else { cgroups.saturating_mul(2) })
         .map_max_entries("ALARMS_SENT", levels);
     if !debug_log {
-        loader.map_max_entries("AYA_LOGS", page);
+        loader.map_max_entries("AYA_LOGS", rustix::param::page_size() as u32);
     }
     let mut ebpf = with_object(|object| loader.load(object))?;
     let charge_caches = facts.btf.as_ref().map_or(1, |btf| btf.charge_caches);
-    let kernel = BpfHandle::take(&mut ebpf, levels, *kernel_kill && shows_growth, charge_caches)?;
-    let ring = Ring::new(take_map(&mut ebpf, "EVENTS")?);
+    let kernel = BpfHandle::take(&mut ebpf, levels, has_kernel_kill, charge_caches)?;
+    let ring = Ring::new(take_map(&mut ebpf, "EVENTS")?, ring_bytes);
     // After the maps are created: until then aya holds the kernel's BTF, about 15 MB, itself.
     Ok(Opened { ebpf, kernel, ring, btf: Btf::from_sys_fs()? })
 }

@@ -1,5 +1,5 @@
-//! The reader of the ring buffer, and what was lost: events whose numbers are missing, losses that the programs
-//! counted, and runs of programs that the kernel skipped.
+//! The reader of the ring buffer, and what was lost: losses that the programs counted, and runs of programs that
+//! the kernel skipped.
 
 use std::{
     io,
@@ -7,7 +7,8 @@ use std::{
 };
 
 use aya::maps::{MapData, MapError, RingBuf};
-use eviction_common::{Counter, Header, Kind};
+use aya_obj::generated::BPF_RINGBUF_HDR_SZ;
+use eviction_common::{Counter, Kind};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::{
@@ -16,7 +17,6 @@ use super::{
     event::Event,
     handle::BpfHandle,
     on_demand::OnDemandProbe,
-    sys::read_entry,
 };
 
 /// The result of one drain of the ring.
@@ -28,8 +28,10 @@ pub struct Drained {
     pub malformed: u64,
     /// Why the first of those could not be decoded.
     pub why: Option<DecodeError>,
-    /// Records that are missing according to the numbers of those received, without those noticed before.
-    pub missed: u64,
+    /// Whether records may have been lost before ([`BpfHandle::lost`]): more than a quarter of the ring was read.
+    /// Records are lost only while it is full. What is in it may take several drains, since a drain ends at a record
+    /// that is not submitted yet.
+    pub may_have_lost: bool,
 }
 
 /// The reading end of the ring buffer. Its descriptor is readable (poll, epoll) when an urgent record was
@@ -37,24 +39,25 @@ pub struct Drained {
 pub struct Ring {
     ring: RingBuf<MapData>,
     page_bytes: u64,
-    sequence: Sequence,
+    /// A drain of fewer bytes than this is not compared with the counters of losses.
+    quarter_bytes: usize,
 }
 
 impl Ring {
-    pub(super) fn new(ring: RingBuf<MapData>) -> Self {
-        let sequence = Sequence::with_room(aya::util::nr_cpus().unwrap_or(1));
-        Self { ring, page_bytes: rustix::param::page_size() as u64, sequence }
+    /// Creates the reader of a ring of at least so many bytes.
+    pub(super) fn new(ring: RingBuf<MapData>, bytes: u32) -> Self {
+        Self { ring, page_bytes: rustix::param::page_size() as u64, quarter_bytes: bytes as usize / 4 }
     }
 
     /// Passes on every record that is there, in the order in which they were pushed. Never waits.
     pub fn drain(&mut self, mut each: impl FnMut(Event)) -> Drained {
         let mut drained = Drained::default();
+        let mut bytes = 0;
         while let Some(record) = self.ring.next() {
+            bytes += BPF_RINGBUF_HDR_SZ as usize + record.len();
             match decode(&record, self.page_bytes) {
                 Ok(event) => {
                     drained.events += 1;
-                    let Header { cpu, seq, .. } = read_entry(&record);
-                    self.sequence.take(cpu, seq);
                     each(event);
                 }
                 Err(why) => {
@@ -63,14 +66,8 @@ impl Ring {
                 }
             }
         }
-        drained.missed = self.sequence.take_newly_missing();
+        drained.may_have_lost = bytes > self.quarter_bytes;
         drained
-    }
-
-    /// Returns how many records are missing in total, according to the numbers of those received. Records that
-    /// were lost after the last one of a CPU are noticed with the next one.
-    pub fn missing(&self) -> u64 {
-        self.sequence.missing()
     }
 }
 
@@ -106,66 +103,6 @@ pub async fn drain_ready(ring: &mut AsyncFd<Ring>, each: impl FnMut(Event)) -> i
     // Before the drain: a record that is pushed during the drain wakes the next call.
     guard.clear_ready();
     Ok(guard.get_inner_mut().drain(each))
-}
-
-/// More CPUs than any kernel is built for (`NR_CPUS`); a greater number is not a CPU's.
-const MOST_CPUS: u32 = 1 << 13;
-
-/// The records of one CPU.
-#[derive(Clone, Copy, Debug, Default)]
-struct CpuSequence {
-    /// One more than the greatest number that was received.
-    next: u64,
-    /// How many records were received.
-    received: u64,
-}
-
-/// Counts the records of each CPU and compares the count with the greatest of their numbers. The CPUs are
-/// compared one by one: a program in an interrupt may take the number that the interrupted one has just taken,
-/// and the number after it is skipped. The record that is too many must not hide one that another CPU misses.
-///
-/// The order in which they arrive does not matter: a program that ran in the middle of another one may have
-/// taken its number later and its place in the ring earlier. Records that were lost after the last one of a CPU
-/// are noticed with the next one; until then only the counters of the BPF programs include them.
-#[derive(Clone, Debug, Default)]
-struct Sequence {
-    cpus: Vec<CpuSequence>,
-    reported: u64,
-}
-
-impl Sequence {
-    /// Creates a sequence with room for so many CPUs; it grows for others when they occur.
-    fn with_room(cpus: usize) -> Self {
-        Self { cpus: vec![CpuSequence::default(); cpus.min(MOST_CPUS as usize)], reported: 0 }
-    }
-
-    /// Counts a record.
-    fn take(&mut self, cpu: u32, seq: u64) {
-        if cpu >= MOST_CPUS {
-            return;
-        }
-        let index = cpu as usize;
-        if self.cpus.len() <= index {
-            self.cpus.resize(index + 1, CpuSequence::default());
-        }
-        let cpu = &mut self.cpus[index];
-        cpu.received += 1;
-        cpu.next = cpu.next.max(seq.saturating_add(1));
-    }
-
-    /// Returns how many records are missing in total.
-    fn missing(&self) -> u64 {
-        let missing = self.cpus.iter().map(|cpu| cpu.next.saturating_sub(cpu.received));
-        missing.fold(0, u64::saturating_add)
-    }
-
-    /// Returns how many more records are missing than at any earlier call.
-    fn take_newly_missing(&mut self) -> u64 {
-        let missing = self.missing();
-        let new = missing.saturating_sub(self.reported);
-        self.reported = self.reported.max(missing);
-        new
-    }
 }
 
 /// The counters of the programs since they were loaded: what they lost, and what they saw in total.
@@ -236,65 +173,5 @@ impl BpfHandle {
             *count = self.counters.get(&index, 0)?.iter().sum();
         }
         Ok(counters)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sequence_of(numbers: &[(u32, u64)]) -> Sequence {
-        let mut sequence = Sequence::default();
-        numbers.iter().for_each(|(cpu, seq)| sequence.take(*cpu, *seq));
-        sequence
-    }
-
-    #[test]
-    fn records_received_in_any_order_are_not_missing() {
-        assert_eq!(sequence_of(&[]).missing(), 0);
-        assert_eq!(sequence_of(&[(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]).missing(), 0);
-        assert_eq!(sequence_of(&[(0, 1), (0, 0), (0, 3), (0, 2)]).missing(), 0);
-    }
-
-    #[test]
-    fn gap_is_counted_once_also_at_the_beginning() {
-        let mut sequence = sequence_of(&[(0, 0), (0, 3), (7, 2)]);
-        assert_eq!(sequence.missing(), 2 + 2);
-        assert_eq!((sequence.take_newly_missing(), sequence.take_newly_missing()), (4, 0));
-        sequence.take(0, 9);
-        assert_eq!((sequence.take_newly_missing(), sequence.take_newly_missing()), (5, 0));
-    }
-
-    #[test]
-    fn late_record_is_no_longer_missing_and_not_counted_again() {
-        let mut sequence = sequence_of(&[(0, 1)]);
-        assert_eq!(sequence.take_newly_missing(), 1);
-        sequence.take(0, 0);
-        assert_eq!((sequence.missing(), sequence.take_newly_missing()), (0, 0));
-        sequence.take(0, 3);
-        assert_eq!((sequence.missing(), sequence.take_newly_missing()), (1, 0), "reported already");
-    }
-
-    #[test]
-    fn duplicate_number_makes_up_for_a_skipped_one() {
-        assert_eq!(sequence_of(&[(0, 0), (0, 1), (0, 1), (0, 3)]).missing(), 0);
-    }
-
-    #[test]
-    fn a_number_that_was_taken_twice_hides_no_missing_record_of_another_cpu() {
-        // A program in an interrupt took 1 again, and 2 is skipped.
-        let mut sequence = sequence_of(&[(0, 0), (0, 1), (0, 1), (1, 1)]);
-        assert_eq!(sequence.take_newly_missing(), 1);
-        sequence.take(0, 3);
-        assert_eq!(sequence.take_newly_missing(), 0);
-    }
-
-    #[test]
-    fn implausible_numbers_cause_no_allocation_and_no_panic() {
-        let mut sequence = sequence_of(&[(u32::MAX, 0), (MOST_CPUS, 5)]);
-        assert_eq!(sequence.missing(), 0);
-        sequence.take(0, u64::MAX);
-        sequence.take(1, u64::MAX);
-        assert_eq!(sequence.take_newly_missing(), u64::MAX);
     }
 }

@@ -188,14 +188,12 @@ impl NodeSampler {
         MEASURES.map(|measure| available(left, total, detail, measure))
     }
 
-    /// Reads the available process ids only.
-    pub fn available_pids(&self, at: Instant) -> Reading<i64> {
-        let stats = NodeStats { processes: self.process_stats(at), ..NodeStats::default() };
-        observe(&stats, self.memory.measure).reading(Signal::PidAvailable).map(|pids| pids.available)
+    /// Reads the process ids and the disks only.
+    pub fn read_pids_and_disks(&mut self, at: Instant) -> NodeStats {
+        NodeStats { processes: self.process_stats(at), ..self.read_disks(at) }
     }
 
-    /// Reads the values of the disks only.
-    pub fn read_disks(&mut self, at: Instant) -> NodeStats {
+    fn read_disks(&mut self, at: Instant) -> NodeStats {
         let [node_fs, image_fs] = self.disks.read(at);
         let container_fs = if self.disks.layout().split_image_fs { node_fs } else { image_fs };
         NodeStats { node_fs, image_fs, container_fs, unmeasured: Parts::ALL, ..NodeStats::default() }

@@ -7,8 +7,8 @@ use crate::telemetry::event_log;
 use crate::telemetry::metrics::Metrics;
 use eviction_bpf::load::{ProgramLogReader, load};
 use eviction_bpf::{
-    AttachWhen, BackendInfo, BpfHandle, EventClass, KernelKillCause, KernelThreshold, LoadOptions, Loaded,
-    MemcgThreshold, NodePidThreshold, Ring, ThresholdCrossed, ring,
+    AttachWhen, BackendInfo, BpfHandle, EventClass, KernelKillCause, KernelThreshold, LoadError, LoadOptions,
+    Loaded, MemcgThreshold, NodePidThreshold, Ring, ThresholdCrossed, ring,
 };
 use eviction_config::Probes;
 use eviction_node::cgroup::sampler::Sampler;
@@ -67,37 +67,36 @@ impl BpfBackend {
             disks: DiskThresholds::default(),
             is_set_error_logged: false,
         };
-        let (why, missing) = match load(options) {
-            Ok(loaded) => {
-                let sources = loaded.sources();
-                match this.adopt(loaded) {
-                    Ok(()) => {
-                        this.failover = Some(BpfFailover::new(options.clone()));
-                        return (this, sources);
-                    }
-                    Err(error) => {
-                        let why = ring_error(&error);
-                        let missing = |info: BackendInfo| BackendInfo::plain(info.source, "", &why);
-                        let missing = sources.into_iter().map(missing).collect();
-                        (why, missing)
-                    }
-                }
+        match load(options).and_then(|loaded| this.adopt(loaded)) {
+            Ok(sources) => {
+                this.failover = Some(BpfFailover::new(options.clone()));
+                (this, sources)
             }
-            Err(error) => (error.why, error.missing),
-        };
-        tracing::warn!(why, "no BPF: the other backends are used");
-        (this, missing)
+            Err(LoadError { why, missing }) => {
+                tracing::warn!(why, "no BPF: the other backends are used");
+                (this, missing)
+            }
+        }
     }
 
-    fn adopt(&mut self, loaded: Loaded) -> std::io::Result<()> {
+    /// Uses these programs. Returns the backend of each source.
+    ///
+    /// # Errors
+    /// If the ring buffer cannot be watched.
+    fn adopt(&mut self, loaded: Loaded) -> Result<Vec<BackendInfo>, LoadError> {
+        let sources = loaded.sources();
         let Loaded { kernel, ring, missing: _, log } = loaded;
-        self.loaded = Some((kernel, ring::watch(ring)?));
-        self.log = log;
+        let ring = ring::watch(ring).map_err(|error| {
+            let why = format!("the ring buffer cannot be watched: {error}");
+            let missing = sources.iter().map(|info| BackendInfo::plain(info.source, "", &why)).collect();
+            LoadError { why, missing }
+        })?;
+        (self.loaded, self.log) = (Some((kernel, ring)), log);
         // The counters of these programs begin at zero, and no threshold is set.
         self.counters.restart();
         (self.charged, self.is_set_error_logged) = Default::default();
         self.disks.clear();
-        Ok(())
+        Ok(sources)
     }
 
     /// Unloads the programs, and keeps their last counts.
@@ -121,10 +120,10 @@ impl BpfBackend {
 
     /// Waits for an event that must be handled at once; forever if nothing is loaded. Cancel-safe.
     pub(super) async fn next(&mut self) -> EventBatch {
-        let Some((_, ring)) = &mut self.loaded else { return std::future::pending().await };
+        let Some((handle, ring)) = &mut self.loaded else { return std::future::pending().await };
         let mut batch = EventBatch::default();
         match ring::drain_ready(ring, |event| self.sorter.add(event, &mut batch)).await {
-            Ok(drained) => batch.missed |= self.counters.count(drained, &self.metrics),
+            Ok(drained) => batch.missed |= self.counters.count(drained, handle, &self.metrics),
             Err(error) => {
                 self.unload();
                 let why = format!("the ring buffer cannot be read any more: {error}");
@@ -161,9 +160,9 @@ impl BpfBackend {
 
     /// Adds the events that are in the ring buffer.
     fn read_ring(&mut self, batch: &mut EventBatch) {
-        let Some((_, ring)) = &mut self.loaded else { return };
+        let Some((handle, ring)) = &mut self.loaded else { return };
         let drained = ring.get_mut().drain(|event| self.sorter.add(event, batch));
-        batch.missed |= self.counters.count(drained, &self.metrics);
+        batch.missed |= self.counters.count(drained, handle, &self.metrics);
     }
 
     /// Checks whether the programs still report, given the usage of each pod by the id of its cgroup, and
@@ -194,14 +193,9 @@ impl BpfBackend {
         self.drain_last_events(batch);
         self.sorter.kills_since_ns = now_ns;
         self.unload();
-        let sources = loaded.sources();
-        let changed = match self.adopt(loaded) {
-            Ok(()) => {
-                batch.programs_loaded = true;
-                sources
-            }
-            Err(error) => sources_without_backend(&ring_error(&error)),
-        };
+        let adopted = self.adopt(loaded);
+        batch.programs_loaded |= adopted.is_ok();
+        let changed = adopted.unwrap_or_else(|error| error.missing);
         self.changed.extend(changed);
         // No threshold is set, and cgroups may have been created or removed in between.
         batch.missed = true;
@@ -376,10 +370,6 @@ impl BpfBackend {
 /// Returns an entry without a backend for every source.
 fn sources_without_backend(why: &str) -> Vec<BackendInfo> {
     EventClass::ALL.map(|class| BackendInfo::plain(class.name(), "", why)).to_vec()
-}
-
-fn ring_error(error: &std::io::Error) -> String {
-    format!("the ring buffer cannot be watched: {error}")
 }
 
 /// Returns the id of the cgroup that represents the node.

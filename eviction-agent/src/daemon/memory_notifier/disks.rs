@@ -86,7 +86,7 @@ impl BpfBackend {
             if let Err(error) = handle.set_disk_threshold(headroom, since)
                 && !std::mem::replace(&mut self.disks.is_set_error_logged, true)
             {
-                tracing::warn!(error = %chain(&error), "cannot set a kernel threshold of a disk: the timer detects the crossing");
+                tracing::warn!(device, error = %chain(&error), "cannot set a kernel threshold of a disk: the timer detects the crossing");
             }
         }
         self.attach(EventClass::DiskNear, when, is_near, now_ns);

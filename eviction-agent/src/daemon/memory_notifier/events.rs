@@ -35,7 +35,7 @@ pub(crate) struct EventBatch {
     pub(crate) alarms: Vec<TaskAlarm>,
     /// The kernel's timestamp of the last crossing of a threshold on a file system.
     pub(crate) disk_crossed_ns: Option<u64>,
-    /// Whether events are missing or cannot be decoded: a full sample has to find what they reported.
+    /// Whether events were lost or cannot be decoded: a full sample has to find what they reported.
     pub(crate) missed: bool,
     /// Whether other programs were loaded: they count from zero, and no threshold is set in them.
     pub(crate) programs_loaded: bool,
@@ -122,6 +122,8 @@ pub(super) struct ProgramCounters {
     exported: BTreeMap<(&'static str, &'static str), u64>,
     /// How many of the events that could not be decoded were published.
     invalid_published: u64,
+    /// How many events were lost when that was read last: a full sample has found what they reported, or will.
+    records_lost: u64,
     /// Losses that are not published yet. The numbers are totals.
     pub(super) event: Option<event_log::Event>,
     /// Whether some charges were not followed up to the root recently: thresholds above do not see every
@@ -133,7 +135,7 @@ impl ProgramCounters {
     /// Restarts the counters for programs that were just loaded.
     pub(super) fn restart(&mut self) {
         self.exported.clear();
-        self.is_truncating = false;
+        (self.records_lost, self.is_truncating) = (0, false);
     }
 
     /// Adds to a counter by how much the total of the programs has grown since the last call, and returns that. A
@@ -165,6 +167,7 @@ impl ProgramCounters {
             is_tree_missed |= more > 0 && class == EventClass::Cgroup;
         }
         let Ok(lost) = handle.lost() else { return is_tree_missed };
+        self.records_lost = lost.records_lost();
         let truncated = lost.get(LossCounter::PathTruncated);
         self.is_truncating =
             self.export(&metrics.bpf_paths_truncated, "bpf_paths_truncated", "", truncated) > 0;
@@ -180,24 +183,32 @@ impl ProgramCounters {
         }
         if has_grown {
             let map_full = lost.by_map().iter().map(|(_, count)| count).sum();
-            self.event =
-                Some(event_log::Event::BpfEventsLost { lost: lost.records_lost(), invalid, map_full });
+            self.event = Some(event_log::Event::BpfEventsLost { lost: self.records_lost, invalid, map_full });
         }
         is_tree_missed
     }
 
-    /// Counts events. Returns true if others are missing or could not be decoded.
-    pub(super) fn count(&mut self, drained: Drained, metrics: &Metrics) -> bool {
-        let Drained { events, malformed, why, missed } = drained;
+    /// Counts events of these programs. Returns true if others were lost or could not be decoded.
+    pub(super) fn count(&mut self, drained: Drained, handle: &BpfHandle, metrics: &Metrics) -> bool {
+        let Drained { events, malformed, why, may_have_lost } = drained;
         metrics.bpf_events.inc_by(events);
         if malformed > 0 {
             metrics.bpf_events_invalid.inc_by(malformed);
             tracing::warn!(malformed, why = ?why, "BPF events that cannot be decoded");
         }
-        if missed > 0 {
-            tracing::warn!(missed, "BPF events are missing: a full sample follows");
+        // The counters are read only if this may be so, since reading them allocates.
+        let read_total = || handle.lost().ok().map(|lost| lost.records_lost());
+        let has_lost = may_have_lost && self.has_new_losses(read_total());
+        if has_lost {
+            tracing::warn!(total = self.records_lost, "BPF events were lost: a full sample follows");
         }
-        missed > 0 || malformed > 0
+        has_lost || malformed > 0
+    }
+
+    /// Returns whether events were lost since that was read last, or may have been: `total` is `None` if it cannot be
+    /// read.
+    fn has_new_losses(&mut self, total: Option<u64>) -> bool {
+        total.is_none_or(|total| std::mem::replace(&mut self.records_lost, total) < total)
     }
 }
 
@@ -257,6 +268,16 @@ mod tests {
         sorter.add(crossed(7), &mut batch);
         assert!(batch.missed && batch.crossed_ns.is_none());
         assert_eq!(sorter.limit_crossings.len(), MAX_LIMIT_CROSSINGS);
+    }
+
+    #[test]
+    fn each_loss_is_noticed_once_and_one_that_cannot_be_read_is_assumed() {
+        let mut counters = ProgramCounters::default();
+        let totals = [Some(0), Some(3), Some(3), None, Some(3), Some(4)];
+        let noticed = totals.map(|total| counters.has_new_losses(total));
+        assert_eq!(noticed, [false, true, false, true, false, true]);
+        counters.restart();
+        assert!(counters.has_new_losses(Some(1)), "other programs count from zero");
     }
 
     #[test]

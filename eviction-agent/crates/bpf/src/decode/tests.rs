@@ -16,8 +16,6 @@ fn record(kind: Kind) -> Vec<u8> {
     put(&mut record, offset_of!(Header, kind), &(kind as u16).to_ne_bytes());
     put(&mut record, offset_of!(Header, abi), &ABI_VERSION.to_ne_bytes());
     put(&mut record, offset_of!(Header, len), &(bytes as u32).to_ne_bytes());
-    put(&mut record, offset_of!(Header, cpu), &3_u32.to_ne_bytes());
-    put(&mut record, offset_of!(Header, seq), &9_u64.to_ne_bytes());
     put(&mut record, offset_of!(Header, ktime_ns), &KTIME_NS.to_ne_bytes());
     record
 }
@@ -271,12 +269,12 @@ fn task_alarm_is_decoded() {
 fn invalid_record_is_refused_with_the_reason() {
     let whole = record(Kind::ThresholdCrossed);
     let error = |bytes: &[u8]| decode(bytes, PAGE).unwrap_err().to_string();
-    assert_eq!(error(&whole[..31]), "record of 31 bytes has no header");
+    assert_eq!(error(&whole[..15]), "record of 15 bytes has no header");
     let size_error = |found, stated| {
-        format!("record of kind threshold_crossed has {found} bytes and states {stated}, expected 88")
+        format!("record of kind threshold_crossed has {found} bytes and states {stated}, expected 72")
     };
-    assert_eq!(error(&whole[..40]), size_error(40, 88));
-    assert_eq!(error(&[&whole[..], &[0; 8]].concat()), size_error(96, 88));
+    assert_eq!(error(&whole[..40]), size_error(40, 72));
+    assert_eq!(error(&[&whole[..], &[0; 8]].concat()), size_error(80, 72));
     let mut foreign = whole.clone();
     let other = ABI_VERSION + 1;
     put(&mut foreign, offset_of!(Header, abi), &other.to_ne_bytes());
@@ -285,8 +283,8 @@ fn invalid_record_is_refused_with_the_reason() {
     put(&mut unknown, offset_of!(Header, kind), &99_u16.to_ne_bytes());
     assert_eq!(error(&unknown), "record of unknown kind 99");
     let mut stated = whole;
-    put(&mut stated, offset_of!(Header, len), &96_u32.to_ne_bytes());
-    assert_eq!(error(&stated), size_error(88, 96));
+    put(&mut stated, offset_of!(Header, len), &80_u32.to_ne_bytes());
+    assert_eq!(error(&stated), size_error(72, 80));
 }
 
 fn kinds() -> impl Strategy<Value = Kind> {
@@ -305,8 +303,8 @@ proptest! {
         noise in prop::collection::vec(any::<u8>(), 3700),
     ) {
         let mut record = record(kind);
-        let end = record.len();
-        record[32..].copy_from_slice(&noise[32..end]);
+        let body = &mut record[size_of::<Header>()..];
+        body.copy_from_slice(&noise[..body.len()]);
         let _ = decode(&record, 1 << 16);
     }
 

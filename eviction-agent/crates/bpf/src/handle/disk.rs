@@ -1,13 +1,13 @@
 //! Thresholds on file systems, and how much of them memory cgroups use.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError};
 use eviction_common::{DISKS, DiskResource, DiskThreshold, DiskTotal, DiskUsage, DiskUser, FireToken};
 use eviction_node::fs::DeviceHeadroom;
 use rustix::fs::{major, makedev, minor};
-use thiserror::Error;
 
 use super::{BpfHandle, take_map};
 use crate::EventClass;
@@ -20,26 +20,6 @@ pub struct DiskUsageKey {
     pub cgroup: u64,
     /// The file system, as `st_dev` of its files.
     pub device: u64,
-}
-
-/// Why a threshold on a file system could not be set.
-#[derive(Debug, Error)]
-pub enum SetDiskThresholdError {
-    /// No program that counts is attached.
-    #[error("no program for disks is attached")]
-    Absent,
-    /// The maximum number of other file systems have thresholds.
-    #[error("thresholds on {DISKS} file systems are set already")]
-    Full,
-    /// The kernel refused the threshold.
-    #[error("set the threshold on device {device}")]
-    Map {
-        /// `st_dev` of the file system.
-        device: u64,
-        /// The kernel's error.
-        #[source]
-        source: MapError,
-    },
 }
 
 /// The maps for disks, and the use of their slots.
@@ -96,29 +76,33 @@ impl BpfHandle {
     /// the same limits that was not crossed stays, with its generation.
     ///
     /// # Errors
-    /// See [`SetDiskThresholdError`].
+    /// If no program for disks is attached, if thresholds on other file systems take up all slots, or if a map cannot
+    /// be read or written.
     pub fn set_disk_threshold(
         &mut self,
         headroom: DeviceHeadroom,
         since: Option<DiskTotal>,
-    ) -> Result<u64, SetDiskThresholdError> {
+    ) -> io::Result<u64> {
         let DeviceHeadroom { device, bytes, inodes, capacity: _ } = headroom;
         if !self.has_disks() {
-            return Err(SetDiskThresholdError::Absent);
+            return Err(io::Error::other("no program for disks is attached"));
         }
-        let fail = |source| SetDiskThresholdError::Map { device, source };
+        let key = kernel_device(device);
         let disks = &mut self.disks;
         // A slot that is free was never in use: its counts are 0.
         let slot = disks.slot_of(Some(device)).or_else(|| disks.slot_of(None));
-        let slot = slot.ok_or(SetDiskThresholdError::Full)?;
-        let since = since.map_or_else(|| disks.total(slot), Ok).map_err(fail)?;
+        let full = || io::Error::other(format!("thresholds on {DISKS} file systems are set already"));
+        let slot = slot.ok_or_else(full)?;
+        let since = since.map_or_else(|| disks.total(slot), Ok).map_err(io::Error::other)?;
         let limit = |taken: i64, headroom: Option<u64>| {
             headroom.map_or(i64::MAX, |more| taken.saturating_add_unsigned(more))
         };
         let limits = [limit(since.bytes(), bytes), limit(since.inodes, inodes)];
         if let Some((_, generation)) = disks.slots[slot as usize] {
-            let MapEntry(present) = disks.thresholds.get(&slot, 0).map_err(fail)?;
-            let is_armed = present.generation == generation && !present.fired.contains(&generation);
+            let MapEntry(present) = disks.thresholds.get(&slot, 0).map_err(io::Error::other)?;
+            let has_token = |token| self.fire_tokens.get(&token, 0).is_ok();
+            let is_armed =
+                present.generation == generation && tokens(key, generation).into_iter().all(has_token);
             if is_armed && [present.bytes_limit, present.inodes_limit] == limits {
                 return Ok(generation);
             }
@@ -126,15 +110,13 @@ impl BpfHandle {
         self.generation += 1;
         let generation = self.generation;
         let before = disks.slots[slot as usize].replace((device, generation));
-        let key = kernel_device(device);
         // The tokens first: a resource that fires without one would not be reported.
         for token in tokens(key, generation) {
-            self.fire_tokens.insert(token, 1, 0).map_err(fail)?;
+            self.fire_tokens.insert(token, 1, 0).map_err(io::Error::other)?;
         }
         let [bytes_limit, inodes_limit] = limits;
-        let threshold =
-            DiskThreshold { generation, bytes_limit, inodes_limit, fired: [0; 2], device: key, pad: 0 };
-        self.disks.thresholds.set(slot, MapEntry(threshold), 0).map_err(fail)?;
+        let threshold = DiskThreshold { generation, bytes_limit, inodes_limit, device: key, pad: 0 };
+        self.disks.thresholds.set(slot, MapEntry(threshold), 0).map_err(io::Error::other)?;
         if let Some((_, before)) = before {
             for token in tokens(key, before) {
                 // The token is missing if it was taken, that is, if the threshold was crossed.

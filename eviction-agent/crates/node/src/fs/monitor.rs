@@ -6,7 +6,7 @@ use std::time::Duration;
 use eviction_core::disk_layout::DiskLayout;
 use eviction_core::policy::{Policy, Threshold};
 use eviction_core::reading::Reading;
-use eviction_core::signal::Signal;
+use eviction_core::signal::{Resource, Signal};
 use eviction_core::snapshot::FsStats;
 use eviction_core::threshold::ThresholdLevels;
 
@@ -160,12 +160,13 @@ impl DiskMonitor {
         }
     }
 
-    /// Returns whether a threshold is met now, by a reading that is not a sample.
-    pub fn is_met_now(&self) -> bool {
+    /// Returns whether a threshold on bytes or on inodes is met now, by a reading that is not a sample.
+    pub fn is_met_now(&self, resource: Resource) -> bool {
         let stats = self.file_systems.read();
         SIGNALS.into_iter().zip(&self.headroom).any(|(signal, headroom)| {
             let available = available_of(signal, &stats).map(|(available, _)| signed(available));
-            available.is_some_and(|available| headroom.levels.may_be_met(available))
+            let is_met = available.is_some_and(|available| headroom.levels.may_be_met(available));
+            signal.resource() == resource && is_met
         })
     }
 
@@ -226,23 +227,15 @@ impl DiskMonitor {
             && self.is_met_by(bytes.map(|bytes| DiskUsage { bytes, ..DiskUsage::default() }))
     }
 
-    /// Returns whether thresholds are met, and none would be met without this usage of nodefs and of imagefs.
-    pub fn is_met_by(&self, usage: [DiskUsage; 2]) -> bool {
-        let [node_bytes, image_bytes] = self.by_layout(usage.map(|it| it.bytes));
-        let [node_inodes, image_inodes] = self.by_layout(usage.map(|it| it.inodes));
-        let amounts = [node_bytes, node_inodes, image_bytes, image_inodes];
+    /// Returns whether thresholds are met, and none would be met without this usage of nodefs and of imagefs, as
+    /// [`PodStorage::sum_by_file_system`](super::PodStorage::sum_by_file_system) returns it.
+    pub fn is_met_by(&self, [node, image]: [DiskUsage; 2]) -> bool {
+        let image = if self.layout().dedicated_image_fs { image } else { node };
+        let amounts = [node.bytes, node.inodes, image.bytes, image.inodes];
         let is_explained = |(headroom, amount): (&Headroom, u64)| {
             !headroom.may_be_met() || headroom.would_not_be_met_with(amount)
         };
         self.may_be_met() && self.headroom.iter().zip(amounts).all(is_explained)
-    }
-
-    /// Returns the amounts on nodefs and on imagefs. If both are one file system, each gets the sum.
-    fn by_layout(&self, [of_node, of_image]: [u64; 2]) -> [u64; 2] {
-        match self.layout().dedicated_image_fs {
-            true => [of_node, of_image],
-            false => [of_node.saturating_add(of_image); 2],
-        }
     }
 
     /// Returns the bytes by which the usage of nodefs and imagefs grew since the start. Only the difference of

@@ -35,7 +35,7 @@ pub struct StorageRequest {
     volumes: Vec<(Box<str>, &'static str)>,
     /// Each container's name, and where its writable layer is found.
     containers: Vec<(Box<str>, LayerSource)>,
-    created_inodes: Option<i64>,
+    expected_inodes: u64,
 }
 
 /// Where the writable layer of a container is found.
@@ -50,9 +50,8 @@ enum LayerSource {
 }
 
 impl StorageRequest {
-    /// Creates a request for a pod with these containers. `created_inodes` is the number of inodes that it
-    /// created less those that it removed since the BPF programs were loaded, if they are counted.
-    pub fn new(known: &KnownPod, containers: Vec<(Box<str>, PathBuf)>, created_inodes: Option<i64>) -> Self {
+    /// Creates a request for a pod with these containers. Pods with few expected inodes are read before others.
+    pub fn new(known: &KnownPod, containers: Vec<(Box<str>, PathBuf)>, expected_inodes: u64) -> Self {
         let pod = &known.pod;
         let volumes = pod.volumes.iter().filter_map(|volume| Some((volume.name.clone(), plugin(volume)?)));
         let kubelet_uid = mirrored_uid(pod).unwrap_or(&pod.uid);
@@ -65,7 +64,7 @@ impl StorageRequest {
                 .into_iter()
                 .map(|(name, procs)| (name, LayerSource::Processes(procs)))
                 .collect(),
-            created_inodes,
+            expected_inodes,
         }
     }
 
@@ -75,7 +74,7 @@ impl StorageRequest {
             let layer = container.layer.clone().map_or(LayerSource::Unknown, LayerSource::Directory);
             (container.name.clone(), layer)
         });
-        Self { containers: containers.collect(), ..Self::new(known, Vec::new(), None) }
+        Self { containers: containers.collect(), ..Self::new(known, Vec::new(), storage.inodes()) }
     }
 
     /// Returns whether the volume of this name counts as the pod's usage of the node's disks.
@@ -207,20 +206,24 @@ impl PodStorage {
         remaining.min().filter(|remaining| *remaining > 0)
     }
 
-    /// Returns what is known of the usage of nodefs and of imagefs by these pods. If both are one file system, the
-    /// writable layers are in the second value.
+    /// Returns what is known of the usage of nodefs and of imagefs by these pods. If both are one file system, it is
+    /// the usage of nodefs, and imagefs has none.
     pub fn sum_by_file_system<'a>(
         pods: impl Iterator<Item = &'a Self>,
         layout: DiskLayout,
     ) -> [DiskUsage; 2] {
-        let is_split = layout.dedicated_image_fs && layout.split_image_fs;
-        pods.map(Self::by_part).fold(
-            [DiskUsage::default(); 2],
-            |[node, image], [rest, layers]| match is_split {
-                true => [node.plus(rest).plus(layers), image],
-                false => [node.plus(rest), image.plus(layers)],
-            },
-        )
+        let has_layers_on_image_fs = layout.has_layers_on_image_fs();
+        pods.map(Self::by_part).fold([DiskUsage::default(); 2], |[node, image], [rest, layers]| {
+            match has_layers_on_image_fs {
+                true => [node.plus(rest), image.plus(layers)],
+                false => [node.plus(rest).plus(layers), image],
+            }
+        })
+    }
+
+    /// Returns the inodes of everything that is known.
+    pub fn inodes(&self) -> u64 {
+        self.total().inodes
     }
 
     /// Returns what is known of its volumes and logs, and of its writable layers.
@@ -281,7 +284,8 @@ impl StorageSample {
         Self { unmeasured: Parts::ALL, ..Self::default() }
     }
 
-    /// Returns the bytes that are allocated beyond the ends of files, on nodefs and on imagefs.
+    /// Returns the bytes that are allocated beyond the ends of files, on nodefs and on imagefs, as
+    /// [`PodStorage::sum_by_file_system`] does.
     pub fn preallocated(&self, layout: DiskLayout) -> [u64; 2] {
         PodStorage::sum_by_file_system(self.pods.values(), layout).map(|usage| usage.preallocated)
     }
@@ -326,7 +330,7 @@ mod tests {
 
     fn read(root: &Path, known: &KnownPod) -> (PodStorage, Parts) {
         let containers = vec![("app".into(), root.join("cgroup.procs"))];
-        let request = StorageRequest::new(known, containers, None);
+        let request = StorageRequest::new(known, containers, 0);
         let sample = read_pod_storage(&Host::default(), &paths(root), &[request]);
         (sample.pods["uid-1"].clone(), sample.unmeasured)
     }
@@ -438,6 +442,25 @@ mod tests {
     }
 
     #[test]
+    fn writable_layers_count_for_the_file_system_that_they_are_on() {
+        let usage = |bytes| DiskUsage { bytes, ..DiskUsage::default() };
+        let app = ContainerStorage {
+            name: "app".into(),
+            rootfs: Some(usage(4)),
+            layer: None,
+            logs: Some(usage(2)),
+        };
+        let storage = PodStorage::new(vec![("cache".into(), usage(1))], vec![app]);
+        let bytes = |dedicated_image_fs, split_image_fs| {
+            let layout = DiskLayout { dedicated_image_fs, split_image_fs };
+            PodStorage::sum_by_file_system(std::iter::once(&storage), layout).map(|usage| usage.bytes)
+        };
+        assert_eq!(bytes(false, false), [7, 0], "one file system");
+        assert_eq!(bytes(true, false), [3, 4]);
+        assert_eq!(bytes(true, true), [7, 0], "imagefs has images only");
+    }
+
+    #[test]
     fn inode_growth_is_added_once_and_shrinkage_is_spread_over_parts() {
         let parts = |growth, parts: [(bool, Option<u64>); 3]| {
             let mut growth = InodeGrowth { cgroup: 1, inodes: growth };
@@ -457,7 +480,7 @@ mod tests {
         let (sender, mut samples) = tokio::sync::mpsc::channel(1);
         let reader = StorageReader::of_directories(Host::default(), paths(root.path()), sender).unwrap();
         assert!(reader.request(
-            vec![StorageRequest::new(&known(vec![volume("cache", "", None)]), Vec::new(), None)],
+            vec![StorageRequest::new(&known(vec![volume("cache", "", None)]), Vec::new(), 0)],
             Priority::Idle
         ));
         let sample = samples.blocking_recv().unwrap();

@@ -199,6 +199,17 @@ fn usage_explains_thresholds_of_bytes_and_inodes() {
     assert!(!is_met_by(20, 900_000, [(9, 0), (9, 9)]), "nothing is met");
 }
 
+#[test]
+fn usage_of_a_shared_file_system_explains_thresholds_of_imagefs() {
+    let mut monitor = monitor(vec![hard(Signal::ImageFsAvailable, "10G")]);
+    let disk = stats(GB, 900_000);
+    let node = NodeStats { node_fs: disk, image_fs: disk, ..NodeStats::default() };
+    monitor.take_summary(SummaryFileSystems::new(&node, 0));
+    monitor.observe(&[disk, disk], 0);
+    let usage = |bytes| [DiskUsage { bytes, ..DiskUsage::default() }, DiskUsage::default()];
+    assert!(monitor.is_met_by(usage(9 * GB)) && !monitor.is_met_by(usage(8 * GB)));
+}
+
 fn stats_unknown() -> Reading<FsStats> {
     Reading::Unknown(UnknownReason::Absent)
 }

@@ -4,7 +4,6 @@
 //! be ranked, and every few seconds for pods with limits of their own.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Component, Path, PathBuf};
@@ -33,10 +32,6 @@ const FEW_INODES: u64 = 1000;
 
 /// As much of the stack as a reading uses: mostly the buffer for the names in a directory.
 const STACK: usize = 64 << 10;
-
-/// The maximum number of stored sizes, several times the pods of a node. A reading of a few pods does not show
-/// which of the others are gone.
-const MAX_SIZES: usize = 2048;
 
 const PROCS_LIMIT: usize = 1 << 20;
 const MOUNTS_LIMIT: usize = 1 << 20;
@@ -79,13 +74,9 @@ impl StorageReader {
         paths: StoragePaths,
         samples: Sender<StorageSample>,
     ) -> std::io::Result<Self> {
-        let mut sizes = PodSizes::default();
-        let read = move |mut pods: Vec<StorageRequest>, priority| {
+        let read = move |pods: Vec<StorageRequest>, priority| {
             set_priority(priority);
-            sizes.sort(&mut pods);
-            let sample = read_pod_storage(&host, &paths, &pods);
-            sizes.record(&pods, &sample);
-            sample
+            read_pod_storage(&host, &paths, &pods)
         };
         Self::start(read, samples)
     }
@@ -93,35 +84,6 @@ impl StorageReader {
     /// Requests a reading of these pods. Returns false if the thread is busy.
     pub fn request(&self, pods: Vec<StorageRequest>, priority: Priority) -> bool {
         self.requests.try_send((pods, priority)).is_ok()
-    }
-}
-
-/// How many inodes pods had when they were read, and how many they had created by then, by uid.
-#[derive(Debug, Default)]
-struct PodSizes(BTreeMap<Box<str>, (u64, Option<i64>)>);
-
-impl PodSizes {
-    /// Sorts the pods with few inodes first.
-    fn sort(&self, pods: &mut [StorageRequest]) {
-        pods.sort_by_cached_key(|pod| (self.expected(pod), pod.uid.clone()));
-    }
-
-    /// Returns how many inodes the pod may have now.
-    fn expected(&self, pod: &StorageRequest) -> u64 {
-        let (inodes, created) = self.0.get(&pod.uid).copied().unwrap_or((0, Some(0)));
-        let created_since =
-            pod.created_inodes.zip(created).map_or(0, |(now, before)| now.saturating_sub(before));
-        inodes.saturating_add_signed(created_since)
-    }
-
-    fn record(&mut self, pods: &[StorageRequest], sample: &StorageSample) {
-        if pods.len() >= self.0.len() || self.0.len() > MAX_SIZES {
-            self.0.clear();
-        }
-        let found = pods.iter().filter_map(|pod| {
-            Some((pod.uid.clone(), (sample.pods.get(&pod.uid)?.total().inodes, pod.created_inodes)))
-        });
-        self.0.extend(found);
     }
 }
 
@@ -152,8 +114,8 @@ fn read_twice(
     sample
 }
 
-/// Reads the storage of these pods once. Each gets an equal share of the time and the inodes that are left: if
-/// those with few inodes come first, the others get what they leave over.
+/// Reads the storage of these pods once, those with few expected inodes first. Each gets an equal share of the time
+/// and the inodes that are left, so pods with many inodes get what the others leave over.
 fn read_within(
     budget: WalkBudget,
     host: &Host,
@@ -165,6 +127,8 @@ fn read_within(
     let open = |path: &Option<PathBuf>| path.as_deref().and_then(open);
     let directories = Directories { host, kubelet: open(&paths.kubelet_root), logs: open(&paths.pod_logs) };
     let mut sample = StorageSample { began_ns, ..StorageSample::unknown() };
+    let mut pods: Vec<_> = pods.iter().collect();
+    pods.sort_unstable_by_key(|pod| (pod.expected_inodes, &*pod.uid));
     for (done, pod) in pods.iter().enumerate() {
         let left = u64::try_from(pods.len() - done).unwrap_or(u64::MAX);
         let now_ns = mono_ns();
@@ -265,11 +229,11 @@ mod tests {
     use eviction_core::pod::{EmptyDir, Pod, Volume};
     use eviction_core::pods::KnownPod;
 
-    fn request(uid: &str, created_inodes: Option<i64>) -> StorageRequest {
+    fn request(uid: &str, expected_inodes: u64) -> StorageRequest {
         let empty_dir = Some(EmptyDir::default());
         let volumes = vec![Volume { name: "cache".into(), empty_dir, ..Volume::default() }];
         let known = KnownPod::new(Pod { volumes, ..pod(uid, "10") }, &policy(Vec::new()));
-        StorageRequest::new(&known, Vec::new(), created_inodes)
+        StorageRequest::new(&known, Vec::new(), expected_inodes)
     }
 
     fn fill(root: &Path, uid: &str, files: u64) {
@@ -286,28 +250,17 @@ mod tests {
             .zip([500].into_iter().chain([4; 9]))
             .for_each(|(uid, files)| fill(root.path(), uid, files));
         let paths = StoragePaths { kubelet_root: Some(root.path().to_owned()), pod_logs: None };
-        let (host, mut sizes) = (Host::default(), PodSizes::default());
-        let mut read = |created: Option<i64>, inodes| {
-            let mut pods: Vec<_> = uids.iter().map(|uid| request(uid, Some(0))).collect();
-            pods[0] = request("uid-0", created);
-            sizes.sort(&mut pods);
+        let read = |expected: u64, inodes| {
+            let mut pods: Vec<_> = uids.iter().map(|uid| request(uid, 5)).collect();
+            pods[0] = request("uid-0", expected);
             let budget = WalkBudget { deadline_ns: u64::MAX, inodes };
-            let sample = read_within(budget, &host, &paths, &pods);
-            sizes.record(&pods, &sample);
+            let sample = read_within(budget, &Host::default(), &paths, &pods);
             let exact = sample.pods.values().filter(|it| it.ephemeral_storage().is_some()).count();
-            (sample.pods["uid-0"].total().inodes, exact)
+            (sample.pods["uid-0"].inodes(), exact)
         };
-        assert_eq!(
-            read(None, 600),
-            (60, 9),
-            "nothing is known of it: it comes first, with a share of its own"
-        );
-        assert_eq!(read(None, 600), (501, 10), "the others come first");
-        assert_eq!(read(None, 300), (255, 9), "they are exact where not all can be");
-        sizes = PodSizes::default();
-        let mut pods = [request("uid-0", Some(500)), request("uid-1", Some(4))];
-        sizes.sort(&mut pods);
-        assert_eq!(&*pods[1].uid, "uid-0", "it is new, but what it made is counted");
+        assert_eq!(read(0, 600), (60, 9), "nothing is known of it: it comes first, with a share of its own");
+        assert_eq!(read(60, 600), (501, 10), "the others come first");
+        assert_eq!(read(60, 300), (255, 9), "they are exact where not all can be");
     }
 
     #[test]
@@ -318,27 +271,12 @@ mod tests {
         let read = |deadlines: [u64; 2]| {
             let mut deadlines = deadlines.into_iter();
             let budget = || WalkBudget { deadline_ns: deadlines.next().unwrap(), inodes: 100 };
-            let sample = read_twice(budget, &Host::default(), &paths, &[request("uid-0", None)]);
+            let sample = read_twice(budget, &Host::default(), &paths, &[request("uid-0", 0)]);
             (sample.pods["uid-0"].total().is_lower_bound, deadlines.count())
         };
         assert_eq!(read([0, u64::MAX]), (false, 0), "the first reading was cut off");
         assert_eq!(read([u64::MAX, 0]), (false, 1), "one reading is enough");
         assert_eq!(read([0, 0]), (true, 0));
-    }
-
-    #[test]
-    fn sizes_of_pods_that_are_gone_are_forgotten() {
-        let mut sizes = PodSizes::default();
-        let mut record = |uids: std::ops::Range<usize>| {
-            let pods: Vec<_> = uids.map(|uid| request(&uid.to_string(), None)).collect();
-            let storage = pods.iter().map(|pod| (pod.uid.clone(), PodStorage::default())).collect();
-            sizes.record(&pods, &StorageSample { pods: storage, ..StorageSample::unknown() });
-            sizes.0.len()
-        };
-        assert_eq!(record(0..100), 100);
-        assert_eq!(record(100..101), 101, "the other pods are still there");
-        let most = (1..2 * MAX_SIZES).map(|uid| record(uid + 100..uid + 101)).max();
-        assert_eq!(most, Some(MAX_SIZES + 1));
     }
 
     #[test]
