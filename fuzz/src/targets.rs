@@ -143,7 +143,7 @@ pub fn quantity(input: &[u8]) -> bool {
         let round_trips = quantity.format() != Format::DecimalSi || is_below_1000_e(quantity);
         match Quantity::parse(&canonical) {
             Ok(reparsed) if round_trips => {
-                assert_eq!(reparsed.as_nanos(), quantity.as_nanos(), "{text} is written {canonical}")
+                assert_eq!(reparsed.nanos(), quantity.nanos(), "{text} is written {canonical}")
             }
             Ok(_) => {}
             Err(error) => panic!("{text} is written {canonical}, which is refused: {error}"),

@@ -62,18 +62,14 @@ impl RaisedConditions {
         &self.known
     }
 
-    /// Adds conditions of a former engine. A condition that is known already stays as it is.
+    /// Adds conditions of a former engine, and decides which hold.
     pub(crate) fn restore(
         &mut self,
         at: Timestamp,
         raised: impl Iterator<Item = RaisedCondition>,
         period: GoDuration,
     ) {
-        for raised in raised {
-            if !self.known.iter().any(|other| other.condition == raised.condition) {
-                self.known.push(raised);
-            }
-        }
+        raised.for_each(|raised| self.seed(raised));
         self.update_active(at, period);
     }
 

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::disk_layout::DiskLayout;
 use crate::observation::Observation;
@@ -202,13 +202,19 @@ pub(crate) fn is_negligible(amount: i64, open: i64) -> bool {
 }
 
 /// How much of a signal's resource is freed when a pod has terminated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ExpectedRelease {
     /// The amount in bytes, inodes or processes. Never negative.
-    #[serde(rename = "release")]
+    #[serde(rename = "release", deserialize_with = "deserialize_amount")]
     pub amount: i64,
     /// What the amount is based on.
     pub basis: Basis,
+}
+
+/// Deserializes an amount. A negative one is 0.
+fn deserialize_amount<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    i64::deserialize(deserializer).map(|amount| amount.max(0))
 }
 
 /// What an expected release is based on.

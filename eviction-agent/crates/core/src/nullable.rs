@@ -1,6 +1,11 @@
-//! Deserialization of JSON's null as the zero value, as in Go's decoder.
+//! Zero values in JSON, as in Go: null is read as the zero value, and a field with the zero value may be omitted.
 
 use serde::{Deserialize, Deserializer};
+
+/// Returns whether a value is the zero value, so that it is omitted.
+pub fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
 
 /// Deserializes null as the zero value.
 ///

@@ -1,8 +1,11 @@
 //! The parts of a pod (`v1.Pod`) that decisions depend on.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 
 use super::nullable::nullable;
 use super::sorted_map::SortedMap;
@@ -11,6 +14,49 @@ use super::units::Quantity;
 
 /// Amounts by resource name: `v1.ResourceList`.
 pub type ResourceList = SortedMap<Quantity>;
+
+impl<'de> Deserialize<'de> for ResourceList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let list = BTreeMap::<Box<str>, JsonQuantity>::deserialize(deserializer)?;
+        Ok(list.into_iter().map(|(name, JsonQuantity(quantity))| (name, quantity)).collect())
+    }
+}
+
+/// A quantity as `Quantity.UnmarshalJSON` reads it: the raw characters without quotes and the blanks inside
+/// them, so that a number keeps its digits. Null is zero.
+struct JsonQuantity(Quantity);
+
+impl<'de> Deserialize<'de> for JsonQuantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = Box::<RawValue>::deserialize(deserializer)?;
+        let text = raw.get();
+        if text == "null" {
+            return Ok(Self(Quantity::ZERO));
+        }
+        let quoted = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        let text = quoted.unwrap_or(text).trim();
+        let quantity = Quantity::parse(text)
+            .map_err(|error| D::Error::custom(format_args!("{:.100}: {error}", raw.get())))?;
+        Ok(Self(quantity))
+    }
+}
+
+/// Deserializes a quantity that may be null.
+fn optional_quantity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Quantity>, D::Error> {
+    let quantity = Option::<JsonQuantity>::deserialize(deserializer)?;
+    Ok(quantity.map(|JsonQuantity(quantity)| quantity))
+}
+
+/// Returns the id of a text in the form `containerd://ID`.
+pub fn without_runtime(container_id: &str) -> Option<&str> {
+    container_id.split_once("://").map(|(_, id)| id)
+}
+
+/// Deserializes the id of a text in the form `containerd://ID`.
+fn id_without_runtime<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<str>, D::Error> {
+    let id: Box<str> = nullable(deserializer)?;
+    Ok(without_runtime(&id).unwrap_or_default().into())
+}
 
 /// The namespace, name and uid of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,18 +144,24 @@ pub struct Pod {
     pub ended: Vec<ContainerEnd>,
 }
 
-/// `v1.ContainerStateTerminated` of a container, empty or 0 where absent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// `v1.ContainerStateTerminated` of a container, empty or 0 where absent or null.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ContainerEnd {
-    /// The name of the container.
+    /// The name of the container, which is not part of its state.
+    #[serde(skip)]
     pub container: Box<str>,
     /// The id of the container without the runtime's prefix. A restarted container has another id.
+    #[serde(rename = "containerID", deserialize_with = "id_without_runtime")]
     pub instance: Box<str>,
     /// `exitCode`.
+    #[serde(deserialize_with = "nullable")]
     pub exit_code: i32,
     /// `signal`.
+    #[serde(deserialize_with = "nullable")]
     pub signal: i32,
     /// `reason`, such as `OOMKilled`.
+    #[serde(deserialize_with = "nullable")]
     pub reason: Box<str>,
     /// `finishedAt`.
     pub finished_at: Option<Timestamp>,
@@ -138,11 +190,14 @@ pub struct Container {
 }
 
 /// `v1.ResourceRequirements`.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Resources {
-    /// `requests`, empty if absent.
+    /// `requests`, empty if absent or null.
+    #[serde(deserialize_with = "nullable")]
     pub requests: ResourceList,
-    /// `limits`, empty if absent.
+    /// `limits`, empty if absent or null.
+    #[serde(deserialize_with = "nullable")]
     pub limits: ResourceList,
 }
 
@@ -162,11 +217,14 @@ pub struct Volume {
 }
 
 /// `v1.EmptyDirVolumeSource`.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct EmptyDir {
     /// `medium`, empty for the node's disk.
+    #[serde(deserialize_with = "nullable")]
     pub medium: Box<str>,
     /// `sizeLimit`.
+    #[serde(deserialize_with = "optional_quantity")]
     pub size_limit: Option<Quantity>,
 }
 

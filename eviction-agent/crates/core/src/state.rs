@@ -20,7 +20,8 @@
 //! [`Event::Restore`]: super::input::Event::Restore
 //! [`Event::Terminating`]: super::input::Event::Terminating
 
-use crate::pods::PodEventTime;
+use std::collections::BTreeMap;
+
 use crate::protection::CountedEviction;
 use crate::threshold::MetSince;
 
@@ -56,10 +57,11 @@ pub struct EngineState {
     /// The evictions that count against limits, in the order of their decisions: the latest
     /// [`MAX_COUNTED`](crate::protection::MAX_COUNTED).
     pub counted: Vec<CountedEviction>,
-    /// The last OOM kill of each pod that is protected because of it.
-    pub oom_killed: Vec<PodEventTime>,
-    /// Pods whose PodDisruptionBudgets do not allow their eviction for now.
-    pub pdb_refused: Vec<PodEventTime>,
+    /// The last OOM kill of each pod that is protected because of it, by the uid of the pod.
+    pub oom_killed: BTreeMap<Box<str>, Timestamp>,
+    /// The last refusal of each pod whose PodDisruptionBudget does not allow its eviction for now, by the uid of the
+    /// pod.
+    pub pdb_refused: BTreeMap<Box<str>, Timestamp>,
     /// Until when no other pod may be evicted, if evictions are paused.
     pub paused_until: Option<Timestamp>,
 }
@@ -70,7 +72,7 @@ impl EngineState {
         let Self { last_sync, met, conditions, in_flight, counted, oom_killed, pdb_refused, paused_until: _ } =
             self;
         let met = met.iter().map(|it| it.first_seen);
-        let pods = oom_killed.iter().chain(pdb_refused).map(|it| it.at);
+        let pods = oom_killed.values().chain(pdb_refused.values()).copied();
         let in_flight = in_flight.iter().flat_map(|it| [it.decided_at, it.since]);
         let counted = counted.iter().map(|it| it.at).chain(conditions.iter().map(|it| it.at));
         last_sync.iter().copied().chain(met).chain(pods).chain(in_flight).chain(counted)

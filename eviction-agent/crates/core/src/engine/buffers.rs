@@ -2,21 +2,18 @@
 //! kernel event and an eviction the engine does not allocate, because an allocation may wait for the very
 //! memory that is short.
 
-use std::sync::Arc;
+use std::mem::MaybeUninit;
 
 use crate::condition::RaisedCondition;
 use crate::decision::{Action, Decision, DecisionKind};
 use crate::engine::Engine;
 use crate::eviction::{Deficit, SizedPod};
 use crate::in_flight::InFlightEviction;
-use crate::input::{Event, Input};
 use crate::protection::RefusedPod;
 use crate::rank::Candidate;
 use crate::signal::{NodeCondition, Signal};
 use crate::signal_filter::RejectedReading;
-use crate::snapshot::Snapshot;
 use crate::threshold::Met;
-use crate::time::Timestamp;
 
 /// Empty lists for reuse. The first ones belong to a decision, the last four are used within an evaluation.
 #[derive(Debug, Default)]
@@ -35,7 +32,7 @@ pub(super) struct BufferPool {
     pub(super) threshold_order: Vec<u8>,
     pub(super) small: Vec<SizedPod>,
     pub(super) failed_before: Vec<SizedPod>,
-    pub(super) pdb_refused: Vec<u32>,
+    pub(super) pdb_refused: Vec<RefusedPod>,
 }
 
 /// Copies of an engine are used for trials and need no buffers.
@@ -48,21 +45,22 @@ impl Clone for BufferPool {
 impl BufferPool {
     /// Reserves space for an evaluation of this many pods and thresholds, with each threshold met.
     fn reserve(&mut self, thresholds: usize, pods: usize) {
-        self.actions.reserve(pods + Signal::COUNT);
-        self.conditions.reserve(NodeCondition::COUNT);
-        self.met.reserve(thresholds);
-        self.rejected.reserve(Signal::COUNT);
-        self.imminent.reserve(thresholds);
-        self.ranked.reserve(pods);
-        self.critical_pods.reserve(pods);
-        self.refused_pods.reserve(pods);
+        reserve_resident(&mut self.actions, pods + Signal::COUNT);
+        reserve_resident(&mut self.conditions, NodeCondition::COUNT);
+        reserve_resident(&mut self.met, thresholds);
+        reserve_resident(&mut self.rejected, Signal::COUNT);
+        reserve_resident(&mut self.imminent, thresholds);
+        reserve_resident(&mut self.ranked, pods);
+        reserve_resident(&mut self.critical_pods, pods);
+        reserve_resident(&mut self.refused_pods, pods);
+        // Large entries, of which few are used.
         self.in_flight.reserve(pods);
-        self.deficits.reserve(2 * thresholds);
-        self.sized_pods.reserve(pods);
-        self.threshold_order.reserve(thresholds);
-        self.small.reserve(pods);
-        self.failed_before.reserve(pods);
-        self.pdb_refused.reserve(pods);
+        reserve_resident(&mut self.deficits, 2 * thresholds);
+        reserve_resident(&mut self.sized_pods, pods);
+        reserve_resident(&mut self.threshold_order, thresholds);
+        reserve_resident(&mut self.small, pods);
+        reserve_resident(&mut self.failed_before, pods);
+        reserve_resident(&mut self.pdb_refused, pods);
     }
 }
 
@@ -85,20 +83,22 @@ impl Engine {
         }
     }
 
-    /// Evaluates a sample on a copy of the engine and drops the decision, so that the buffers for such a
-    /// decision, and for larger ones, are allocated. Nothing else changes. After a change of the policy the engine
-    /// may be a copy of the former one, in which lists have no more space than they use.
-    pub fn warm_up(&mut self, at: Timestamp, snapshot: Arc<Snapshot>) {
+    /// Reserves space for the evaluation and the eviction of all pods. To be called for each set of pods, and after
+    /// a change of the policy: the engine may be a copy of the former one, in which lists have no more space than
+    /// they use.
+    pub fn reserve_buffers(&mut self) {
         self.buffers.reserve(self.thresholds.all().len(), self.pods.len());
-        let mut trial = self.clone();
-        trial.buffers = std::mem::take(&mut self.buffers);
-        let decision = trial.step(Input { at, event: Event::Sample(snapshot) });
-        trial.recycle(decision);
-        self.buffers = trial.buffers;
         self.in_flight.reserve(self.pods.len());
         self.thresholds.reserve();
         self.conditions.reserve();
     }
+}
+
+/// Reserves space, and writes to all of it: the kernel gives memory at the first write, which may wait for memory
+/// that is short.
+fn reserve_resident<T>(list: &mut Vec<T>, additional: usize) {
+    list.reserve(additional);
+    list.spare_capacity_mut().fill_with(MaybeUninit::zeroed);
 }
 
 /// Keeps the list with the larger capacity, empty.

@@ -144,7 +144,7 @@ impl Engine {
             return DecisionKind::NotEvaluated(NotEvaluated::NotAwaitingReclaim);
         };
         if let Ok(snapshot) = second {
-            let seen = self.signal_filter.observe_again(&snapshot.node, &self.policy.rules);
+            let seen = self.signal_filter.observe_again(at, &snapshot.node, &self.policy.rules);
             evaluation.observations_after_reclaim = Some(Box::new(seen));
             // For the kubelet, reclaim was sufficient if every threshold of the node is resolved. Under the
             // other rules, only the driving threshold has to be resolved.

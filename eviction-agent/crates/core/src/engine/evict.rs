@@ -72,10 +72,10 @@ impl Engine {
     /// Returns whether an eviction ignores a recent refusal by the pod's PodDisruptionBudget. Returns the
     /// refusal if it must not.
     fn ignores_pdb(&self, at: Timestamp, known: &KnownPod, hard: bool) -> Result<bool, Refusal> {
-        match self.guard.pdb_refusal_age(at, &known.pod.uid) {
+        match self.guard.pdb_refusal(at, &known.pod.uid) {
             None => Ok(false),
             Some(_) if hard && self.policy.eviction.hard_ignores_pdb => Ok(true),
-            Some(age) => Err(Refusal::DisruptionBudget { age }),
+            Some(why) => Err(why),
         }
     }
 

@@ -194,7 +194,7 @@ impl Engine {
             // `eviction_manager.go: evictPod`.
             Event::Evicted { uid, result } => {
                 self.guard.record_result(at, &uid, &result);
-                self.oom.record_result(at, &uid, &result, &self.pods);
+                self.oom.record_result(at, &uid, &result);
                 self.in_flight.record_result(at, &uid, result);
             }
             Event::EvictionsPausedUntil(until) => self.pause_until(at, until),
@@ -239,12 +239,12 @@ impl Engine {
             DecisionKind::Oom(OomUpdate::End { uid, .. }) => Some(&**uid),
             _ => None,
         };
-        let ended = self.oom.decide_causes(at, changed_pod, &self.pods);
+        let ended = self.oom.decide_causes(at, changed_pod);
         if let DecisionKind::Evaluated(evaluation) = subject {
             for action in actions {
                 let Action::Evict(eviction) = action else { continue };
                 if let Some(known) = evaluation.pods.get(eviction.pod) {
-                    self.oom.add_eviction(at, &known.name, &evaluation.pods);
+                    self.oom.add_eviction(at, &known.name);
                 }
             }
         }

@@ -235,8 +235,8 @@ impl Selection<'_> {
             }
             let Some(uid) = self.engine.selectable(self.evaluation, pod) else { continue };
             let has_failed = self.engine.in_flight.has_failed(uid);
-            if self.refused_by_pdb(pod).is_some() {
-                pdb_refused.push(pod);
+            if let Some(why) = self.engine.guard.pdb_refusal(self.at, uid) {
+                pdb_refused.push(RefusedPod { pod, why });
                 continue;
             }
             let (release, remaining) = (self.release(pod), self.remaining());
@@ -257,20 +257,14 @@ impl Selection<'_> {
                 self.evaluation.sized_pods.push(skipped);
             }
         }
-        for pod in pdb_refused.drain(..) {
+        for refused in pdb_refused.drain(..) {
             if self.hard && self.engine.policy.eviction.hard_ignores_pdb && self.continues() {
-                self.evict(pod, self.release(pod), true);
-            } else if let Some(age) = self.refused_by_pdb(pod) {
-                let why = Refusal::DisruptionBudget { age };
-                self.evaluation.refused_pods.push(RefusedPod { pod, why });
+                self.evict(refused.pod, self.release(refused.pod), true);
+            } else {
+                self.evaluation.refused_pods.push(refused);
             }
         }
         (self.engine.buffers.small, self.engine.buffers.pdb_refused) = (small, pdb_refused);
-    }
-
-    /// Returns how long ago the pod's PodDisruptionBudget refused its eviction, if that refusal still counts.
-    fn refused_by_pdb(&self, pod: u32) -> Option<GoDuration> {
-        self.engine.guard.pdb_refusal_age(self.at, &self.evaluation.pods.get(pod)?.pod.uid)
     }
 
     /// Returns the deficit that remains, in units of the signal.

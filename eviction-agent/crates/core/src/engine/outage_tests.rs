@@ -107,7 +107,7 @@ fn unconfirmed_eviction_is_in_flight_until_its_result_is_known() {
     let evict_without_confirmation = |engine: &mut Engine| {
         assert_eq!(victims(&sample(engine, 1, 100)), [("a", 1)]);
         start_request(engine, 2);
-        step(engine, 6, executing(ExecutorUpdate::ApiUnconfirmed));
+        step(engine, 6, executing(ExecutorUpdate::Api(Some(ApiPhase::Unconfirmed))));
         for second in [20, 60, 3600] {
             let decision = sample(engine, second, 100);
             assert!(victims(&decision).is_empty());
@@ -117,13 +117,13 @@ fn unconfirmed_eviction_is_in_flight_until_its_result_is_known() {
     let mut engine = started(policy.clone());
     evict_without_confirmation(&mut engine);
     // The eviction was carried out: its grace period begins now.
-    step(&mut engine, 3601, executing(ExecutorUpdate::ApiAccepted));
+    step(&mut engine, 3601, executing(ExecutorUpdate::Api(Some(ApiPhase::Accepted))));
     assert!(victims(&sample(&mut engine, 3630, 100)).is_empty());
     assert_eq!(victims(&sample(&mut engine, 3640, 100)), [("b", 1)], "and no more than that");
     // The eviction was not carried out.
     let mut engine = started(policy.clone());
     evict_without_confirmation(&mut engine);
-    step(&mut engine, 3601, executing(ExecutorUpdate::ApiEnded));
+    step(&mut engine, 3601, executing(ExecutorUpdate::Api(None)));
     let not_asked = Event::Evicted { uid: "a".into(), result: Err(NotEvicted::NotAsked) };
     step(&mut engine, 3601, not_asked);
     assert_eq!(victims(&sample(&mut engine, 3602, 100)), [("a", 1)]);
@@ -149,14 +149,14 @@ fn restored_unconfirmed_eviction_waits_for_its_pod_for_hours() {
     let decision = sample(&mut second, 3601, 100);
     assert!(victims(&decision).is_empty());
     assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::ReleaseInProgress);
-    step(&mut second, 3602, executing(ExecutorUpdate::ApiAccepted));
+    step(&mut second, 3602, executing(ExecutorUpdate::Api(Some(ApiPhase::Accepted))));
     assert_eq!(victims(&sample(&mut second, 3650, 100)), [("b", 1)], "from then on it has its time");
 }
 
 #[test]
 fn unconfirmed_update_of_an_unknown_eviction_is_ignored() {
     let mut engine = started(enhanced(vec![hard(Signal::MemoryAvailable, "200")], |_| {}));
-    step(&mut engine, 1, executing(ExecutorUpdate::ApiUnconfirmed));
+    step(&mut engine, 1, executing(ExecutorUpdate::Api(Some(ApiPhase::Unconfirmed))));
     assert_eq!(victims(&sample(&mut engine, 2, 100)), [("a", 1)]);
     assert_eq!(victims(&sample(&mut engine, 40, 100)), [("b", 1)], "it did not go in time");
 }

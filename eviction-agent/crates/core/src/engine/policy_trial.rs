@@ -119,7 +119,7 @@ impl Engine {
     /// Returns the thresholds of a policy with the present layout, in the state of the present ones.
     pub(super) fn thresholds_of(&self, policy: &Policy) -> Thresholds {
         let layout = self.layout.filter(|layout| !layout.is_refused_by(policy.gates));
-        self.thresholds.replaced(&policy.thresholds, layout.map(|layout| (policy.list_room, layout)))
+        self.thresholds.replaced(&policy.thresholds, layout)
     }
 
     fn adopt(&mut self, policy: Policy) {

@@ -22,8 +22,8 @@ impl Engine {
                 .map(|it| InFlightEviction { restored: false, ..it.clone() })
                 .collect(),
             counted: self.guard.counted(),
-            oom_killed: self.guard.oom_killed(),
-            pdb_refused: self.guard.pdb_refused().to_vec(),
+            oom_killed: self.guard.oom_killed().clone(),
+            pdb_refused: self.guard.pdb_refused().clone(),
             paused_until: self.in_flight.paused_until(),
         }
     }
@@ -62,6 +62,6 @@ impl Engine {
     /// Resumes the evictions of a former engine whose pods are present.
     pub(super) fn resume_restored(&mut self, at: Timestamp, pods: &PodSet) {
         let tracker = &mut self.oom;
-        self.in_flight.resume(at, pods, |it| tracker.add_eviction(it.decided_at, &it.pod, pods));
+        self.in_flight.resume(at, pods, |it| tracker.add_eviction(it.decided_at, &it.pod));
     }
 }

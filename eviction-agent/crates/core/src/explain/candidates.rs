@@ -40,7 +40,7 @@ pub(super) fn table(evaluation: &EvaluationRecord, resource: Resource, page: &mu
 /// Writes a table of these candidates, each with its index.
 pub(super) fn rows(candidates: &[(usize, &CandidateRecord)], resource: Resource, page: &mut TextPage) {
     let row = |(rank, candidate): &(usize, &CandidateRecord)| {
-        let request = candidate.request.as_deref().map(|text| quantity(resource, text));
+        let request = candidate.request.as_ref().map(|request| quantity(resource, request));
         let above = candidate.request.as_ref().and(candidate.excess);
         let tone = match candidate.result {
             CandidateOutcome::Evicted => Some(Tone::Bad),
@@ -172,7 +172,7 @@ pub(super) fn ranks_before(resource: Resource, ahead: &CandidateRecord, behind: 
     match (ahead.excess, behind.excess) {
         (Some(a), Some(b)) if a != b => excess_reason(resource, (ahead, a), (behind, b)),
         (None, None) if ahead.request != behind.request => {
-            let request = |one: &CandidateRecord| one.request.as_deref().map(|text| quantity(resource, text));
+            let request = |one: &CandidateRecord| one.request.as_ref().map(|it| quantity(resource, it));
             let [a, b] = [ahead, behind].map(|one| request(one).unwrap_or_default());
             format!("nothing is known of either, and it requests less: {a} against {b}")
         }

@@ -10,7 +10,7 @@ use crate::record::{
     InFlightRecord, SignalRecord, SizingRecord, SkippedVictim, ThresholdRecord,
 };
 use crate::signal::Resource;
-use crate::units::{Nanos, Quantity, display_bytes};
+use crate::units::display_bytes;
 
 /// Returns whether an evaluation found no pressure and has nothing else to report.
 pub(super) fn is_without_pressure(evaluation: &EvaluationRecord) -> bool {
@@ -152,16 +152,13 @@ fn reclaim(evaluation: &EvaluationRecord) -> Vec<String> {
     short.map(line).collect()
 }
 
-/// Returns whether the available amount resolves all met thresholds of the signal, with their minimum reclaim.
+/// Returns whether node-level reclaim has freed what all met thresholds of the signal were missing.
 fn is_resolved(evaluation: &EvaluationRecord, after: &SignalRecord) -> bool {
-    let nanos = |text: &Option<String>| {
-        let quantity = text.as_deref().and_then(|text| Quantity::parse(text).ok());
-        quantity.map_or(Nanos::ZERO, |quantity| Nanos::from_quantity(&quantity))
-    };
-    let met = evaluation.thresholds.iter().filter(|one| one.signal == after.signal && one.met.is_some());
-    let mut needed = met.map(|one| nanos(&one.quantity).plus(nanos(&one.min_reclaim)));
-    let available = after.available.map(|available| Nanos::from_units(available.into()));
-    available.is_some_and(|available| needed.all(|needed| available >= needed))
+    let before = evaluation.signal(after.signal).and_then(|before| before.available);
+    let freed = after.available.zip(before).map(|(after, before)| after.saturating_sub(before));
+    let of_signal = evaluation.thresholds.iter().filter(|one| one.signal == after.signal);
+    let mut missing = of_signal.filter_map(|one| Some(one.met?.missing));
+    freed.is_some_and(|freed| missing.all(|missing| freed >= missing))
 }
 
 fn above_limits(evaluation: &EvaluationRecord, page: &mut TextPage) {

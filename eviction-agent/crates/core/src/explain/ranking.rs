@@ -19,7 +19,8 @@ pub fn explain_rank(signal: Signal, candidates: &[CandidateRecord], index: usize
         (None, None) => format!("{name} is not evicted for {signal}"),
     }];
     let used = own.usage.map_or_else(|| "an unknown amount".to_owned(), |usage| amount(resource, usage));
-    let request = own.request.as_deref().map(|text| format!(" and requests {}", quantity(resource, text)));
+    let request =
+        own.request.as_ref().map(|request| format!(" and requests {}", quantity(resource, request)));
     let excess = own.excess.map(|_| format!(": {}", excess_text(resource, own)));
     lines.push(format!("uses {used}{}{}", request.unwrap_or_default(), excess.unwrap_or_default()));
     let rival = own.margin.and_then(|margin| candidates.get(margin.against));

@@ -35,7 +35,7 @@ fn line(threshold: &ThresholdRecord, met: MetRecord, seen: Option<&SignalRecord>
     let mut parts = vec![value(signal, seen)];
     let line = threshold_text(threshold);
     let missing = amount(signal.resource(), met.missing);
-    let min_reclaim = threshold.min_reclaim.as_deref().map(|text| quantity(signal.resource(), text));
+    let min_reclaim = threshold.min_reclaim.as_ref().map(|it| quantity(signal.resource(), it));
     parts.push(match min_reclaim {
         _ if met.by_prediction => format!("not yet below {line}, but about to be"),
         Some(more) if met.by_min_reclaim => {
@@ -66,14 +66,13 @@ fn line(threshold: &ThresholdRecord, met: MetRecord, seen: Option<&SignalRecord>
 
 /// `hard 1Gi`, `soft 10% (1.5Gi)`.
 fn threshold_text(threshold: &ThresholdRecord) -> String {
-    let kind = threshold.kind();
-    let resource = threshold.signal.resource();
-    let configured = quantity(resource, &threshold.configured);
-    match &threshold.quantity {
-        Some(text) if threshold.configured.ends_with('%') => {
-            format!("the {kind} threshold of {configured} ({})", quantity(resource, text))
+    let (kind, configured) = (threshold.kind(), &threshold.configured);
+    match threshold.quantity.as_ref().map(|value| quantity(threshold.signal.resource(), value)) {
+        Some(value) if configured.ends_with('%') => {
+            format!("the {kind} threshold of {configured} ({value})")
         }
-        _ => format!("the {kind} threshold of {configured}"),
+        Some(value) => format!("the {kind} threshold of {value}"),
+        None => format!("the {kind} threshold of {configured}"),
     }
 }
 

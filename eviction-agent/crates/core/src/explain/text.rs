@@ -43,9 +43,8 @@ fn is_exactly(text: &str, number: i64) -> bool {
 }
 
 /// Formats a configured quantity like an amount if it is a number of whole units, else as configured.
-pub(super) fn quantity(resource: Resource, text: &str) -> String {
-    let whole = Quantity::parse(text).ok().and_then(|quantity| quantity.as_i64());
-    whole.map_or_else(|| text.to_owned(), |number| amount(resource, number))
+pub(super) fn quantity(resource: Resource, configured: &Quantity) -> String {
+    configured.as_i64().map_or_else(|| configured.to_string(), |number| amount(resource, number))
 }
 
 fn bytes(number: i64) -> String {

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    ApiPhase, Ended, ExecutorUpdate, Failure, InFlightEviction, Label, RETRY_AFTER, TERMINATION_TIMEOUT,
-};
+use super::{ApiPhase, Ended, ExecutorUpdate, InFlightEviction, Label, RETRY_AFTER, TERMINATION_TIMEOUT};
 use crate::eviction::{ExpectedRelease, is_negligible};
 use crate::pods::{KnownPod, PodSet};
 use crate::progress::NotEvicted;
@@ -54,7 +52,7 @@ impl InFlightEvictions {
                 it.since = later(it.since, passed);
             }
             if is_sized && !it.restored && it.has_expired(at) {
-                it.end(Ended::Failed(Failure::Expired), at);
+                it.end(Ended::Expired, at);
             }
         }
         let retention = |it: &InFlightEviction| match it.ended {
@@ -79,14 +77,12 @@ impl InFlightEvictions {
                 (it.hard, it.grace_period_seconds, it.since) = (true, grace_period_seconds, at);
                 it.killing |= killing;
             }
-            ExecutorUpdate::ApiUnconfirmed => it.api = Some(ApiPhase::Unconfirmed),
-            ExecutorUpdate::ApiAccepted => {
-                if is_sized && it.is_unconfirmed() {
+            ExecutorUpdate::Api(phase) => {
+                if is_sized && it.is_unconfirmed() && phase == Some(ApiPhase::Accepted) {
                     it.since = at;
                 }
-                it.api = Some(ApiPhase::Accepted);
+                it.api = phase;
             }
-            ExecutorUpdate::ApiEnded => it.api = None,
             ExecutorUpdate::KillStarted => it.killing = true,
             ExecutorUpdate::KillEnded { gone } => {
                 it.killing = false;
@@ -96,7 +92,7 @@ impl InFlightEvictions {
         }
         // Under the kubelet's rules, the wait for a victim ends with its API request, unless its processes
         // are being killed.
-        let has_ended = matches!(update, ExecutorUpdate::ApiEnded | ExecutorUpdate::PodGone);
+        let has_ended = matches!(update, ExecutorUpdate::Api(None) | ExecutorUpdate::PodGone);
         if has_ended && !is_sized && !it.killing {
             self.list.remove(index);
         }
@@ -216,7 +212,7 @@ impl InFlightEvictions {
         let index = self.list.iter().rposition(|it| is_terminating_pod(it) && !it.is_executing());
         let Some(index) = index else { return };
         match why {
-            NotEvicted::Failed(why) => self.list[index].end(Ended::Failed(Failure::Reported(why)), at),
+            NotEvicted::Failed(why) => self.list[index].end(Ended::Failed(why), at),
             // The pod was not evicted.
             NotEvicted::PdbDenied | NotEvicted::NotAsked => drop(self.list.remove(index)),
         }

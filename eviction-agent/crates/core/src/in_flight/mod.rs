@@ -75,8 +75,7 @@ pub struct InFlightEviction {
     pub since: Timestamp,
     /// The grace period in seconds.
     pub grace_period_seconds: i64,
-    /// What the pod frees, by signal: as of the decision, or more if the pod has grown since.
-    #[serde(with = "expected")]
+    /// What the pod frees, in the order of [`Signal`]: as of the decision, or more if the pod has grown since.
     pub expected: [ExpectedRelease; Signal::COUNT],
     /// How the eviction ended. None while the pod is terminating.
     #[serde(default)]
@@ -116,17 +115,9 @@ pub enum ApiPhase {
 pub enum Ended {
     /// The pod has terminated.
     Terminated,
-    /// The eviction failed.
-    Failed(Failure),
-}
-
-/// Why an eviction failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Failure {
-    /// The executor reported this reason.
-    Reported(Box<str>),
-    /// The pod did not terminate in time.
+    /// The eviction failed for this reason, which the executor reported.
+    Failed(Box<str>),
+    /// The eviction failed because the pod did not terminate in time.
     Expired,
 }
 
@@ -142,12 +133,9 @@ pub enum ExecutorUpdate {
         /// Whether the processes are being signalled.
         killing: bool,
     },
-    /// The API request was sent, and its result is unknown.
-    ApiUnconfirmed,
-    /// The API server has accepted the request. If the request was unconfirmed, the grace period begins now.
-    ApiAccepted,
-    /// The API request is over.
-    ApiEnded,
+    /// The progress of the API request. None when it is over. If the server has accepted a request that was
+    /// unconfirmed, the grace period begins now.
+    Api(Option<ApiPhase>),
     /// The pod's processes are being signalled.
     KillStarted,
     /// No more signals are sent.
@@ -192,7 +180,7 @@ impl InFlightEviction {
 
     /// Returns whether the eviction failed.
     pub fn has_failed(&self) -> bool {
-        matches!(self.ended, Some(Ended::Failed(_)))
+        matches!(self.ended, Some(Ended::Failed(_) | Ended::Expired))
     }
 
     /// Returns whether an executor carries out the eviction.
@@ -216,7 +204,7 @@ impl InFlightEviction {
         let counts = match self.ended {
             None => true,
             Some(Ended::Terminated) => !is_unset(values) && values < Some(self.since),
-            Some(Ended::Failed(_)) => false,
+            Some(Ended::Failed(_) | Ended::Expired) => false,
         };
         if counts { self.release(signal).amount } else { 0 }
     }
@@ -259,7 +247,7 @@ impl InFlightEviction {
         match self.ended {
             None => self.max_duration(),
             Some(Ended::Terminated) => TERMINATION_TIMEOUT,
-            Some(Ended::Failed(_)) => FAILURE_REMEMBERED,
+            Some(Ended::Failed(_) | Ended::Expired) => FAILURE_REMEMBERED,
         }
     }
 
@@ -286,47 +274,4 @@ fn deserialize_label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Label
     let mut labels = LABELS.into_iter().chain(Signal::ALL.map(Signal::name));
     let known = labels.find(|label| **label == *text);
     known.ok_or_else(|| D::Error::custom(format_args!("unknown label {text:?}")))
-}
-
-/// Serializes the expected releases by signal, without unknown ones.
-mod expected {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    use crate::eviction::{Basis, ExpectedRelease};
-    use crate::signal::Signal;
-
-    #[derive(Serialize, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Expected {
-        signal: Signal,
-        amount: i64,
-        basis: Basis,
-    }
-
-    /// Writes the known releases.
-    pub(crate) fn serialize<S: Serializer>(
-        releases: &[ExpectedRelease; Signal::COUNT],
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let known = Signal::ALL
-            .into_iter()
-            .zip(releases)
-            .filter(|(_, release)| **release != ExpectedRelease::UNKNOWN);
-        serializer.collect_seq(known.map(|(signal, &ExpectedRelease { amount, basis })| Expected {
-            signal,
-            amount,
-            basis,
-        }))
-    }
-
-    /// Reads the releases. Signals that are not listed are unknown.
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<[ExpectedRelease; Signal::COUNT], D::Error> {
-        let mut releases = [ExpectedRelease::UNKNOWN; Signal::COUNT];
-        for Expected { signal, amount, basis } in Vec::deserialize(deserializer)? {
-            releases[signal as usize] = ExpectedRelease { amount: amount.max(0), basis };
-        }
-        Ok(releases)
-    }
 }

@@ -81,7 +81,7 @@ fn kubelet_profile_waits_no_longer_than_the_pod_cleanup_timeout() {
 fn kubelet_profile_pauses_no_longer_than_the_pod_cleanup_timeout() {
     let mut engine = kubelet_engine();
     start(&mut engine, 1, 5, started("a", 5, Some(ApiPhase::Requested)));
-    update(&mut engine, 1, 6, ExecutorUpdate::ApiEnded);
+    update(&mut engine, 1, 6, ExecutorUpdate::Api(None));
     assert!(!engine.is_waiting(at(6)), "what the API server refused is over");
     step(&mut engine, 6, Event::EvictionsPausedUntil(at(16)));
     assert!(engine.is_waiting(at(15)) && !engine.is_waiting(at(16)));
@@ -93,14 +93,14 @@ fn kubelet_profile_pauses_no_longer_than_the_pod_cleanup_timeout() {
 fn kubelet_profile_waits_for_the_result_of_an_unconfirmed_request() {
     let mut engine = kubelet_engine();
     start(&mut engine, 1, 5, started("a", 5, Some(ApiPhase::Requested)));
-    update(&mut engine, 1, 10, ExecutorUpdate::ApiUnconfirmed);
+    update(&mut engine, 1, 10, ExecutorUpdate::Api(Some(ApiPhase::Unconfirmed)));
     assert!(engine.is_waiting(at(3_600)));
     assert_eq!(engine.waits_for_victims_until(at(3_600)), None, "time alone does not end it");
     step(&mut engine, 3_600, Event::ApiServer(ApiReachability::Unreachable));
     assert!(!engine.is_waiting(at(3_600)), "others may be killed meanwhile");
     step(&mut engine, 3_601, Event::ApiServer(ApiReachability::Reachable));
     assert!(engine.is_waiting(at(3_601)));
-    update(&mut engine, 1, 3_602, ExecutorUpdate::ApiAccepted);
+    update(&mut engine, 1, 3_602, ExecutorUpdate::Api(Some(ApiPhase::Accepted)));
     assert!(!engine.is_waiting(at(3_602)));
 }
 
@@ -122,7 +122,7 @@ fn two_executors_for_the_same_pod_are_tracked_separately() {
         |engine: &Engine| engine.in_flight().iter().map(|it| it.decision.unwrap_or(0)).collect::<Vec<_>>();
     assert_eq!(decisions(&engine), [1, 2]);
     // The answer of the API server to the first eviction does not end the second one.
-    update(&mut engine, 1, 41, ExecutorUpdate::ApiEnded);
+    update(&mut engine, 1, 41, ExecutorUpdate::Api(None));
     let result = Err(crate::progress::NotEvicted::NotAsked);
     step(&mut engine, 41, Event::Evicted { uid: "a".into(), result });
     assert_eq!(decisions(&engine), [2]);
@@ -156,7 +156,7 @@ fn in_flight_evictions_are_read_without_optional_fields() {
     let minimal = json!({
         "uid": "a", "namespace": "default", "name": "a", "signal": "memory.available", "hard": true,
         "decidedAt": "2026-01-05T08:00:00Z", "since": "2026-01-05T08:00:00Z", "gracePeriodSeconds": 1,
-        "expected": [{"signal": "memory.available", "amount": 5, "basis": "anonymous"}],
+        "expected": vec![json!({"release": 5, "basis": "anonymous"}); Signal::COUNT],
     });
     let read: InFlightEviction = serde_json::from_value(minimal.clone()).unwrap();
     assert_eq!((&*read.pod.uid, read.is_terminating(), read.is_executing()), ("a", true, false));

@@ -191,15 +191,6 @@ crate::named_enum! {
 /// A change of the list of taints. Changes are applied in order. Indices refer to the list before any change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaintChange {
-    /// Changes the effect of the agent's taint with this key at this index.
-    Replace {
-        /// The index of the taint.
-        index: usize,
-        /// The key of the taint.
-        key: &'static str,
-        /// The new effect.
-        effect: Effect,
-    },
     /// Removes the agent's taint with this key at this index. Later indices come first.
     Remove {
         /// The index of the taint.
@@ -241,7 +232,7 @@ pub fn wanted(pressure: &Pressure, settings: NodeStatusSettings) -> Option<Effec
 
 /// Returns the changes that lead to the wanted taints of the agent. They are given by the index of the condition.
 pub fn taints(node: &Node, wanted: &[Option<Effect>; NodeCondition::COUNT]) -> Vec<TaintChange> {
-    let (mut replaced, mut removed, mut added) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut removed, mut added) = (Vec::new(), Vec::new());
     for condition in NodeCondition::ALL {
         let key = taint_key(condition);
         let found = node.taints.iter().enumerate();
@@ -253,16 +244,9 @@ pub fn taints(node: &Node, wanted: &[Option<Effect>; NodeCondition::COUNT]) -> V
             others.any(|taint| &*taint.key == key && *taint.effect == *effect.name())
         };
         if let Some(effect) = wanted[condition as usize].filter(|effect| !is_set_by_other_writer(effect)) {
-            let right = found.iter().position(|(_, agent_effect)| *agent_effect == effect);
-            match (right, found.first().copied()) {
-                (Some(right), _) => {
-                    found.remove(right);
-                }
-                (None, Some((index, _))) => {
-                    replaced.push(TaintChange::Replace { index, key, effect });
-                    found.remove(0);
-                }
-                (None, None) => added.push(TaintChange::Add { key, effect }),
+            match found.iter().position(|(_, agent_effect)| *agent_effect == effect) {
+                Some(right) => drop(found.remove(right)),
+                None => added.push(TaintChange::Add { key, effect }),
             }
         }
         removed.extend(found.into_iter().map(|(index, effect)| (index, key, effect)));
@@ -270,5 +254,5 @@ pub fn taints(node: &Node, wanted: &[Option<Effect>; NodeCondition::COUNT]) -> V
     // Removing a taint moves the following ones up, so the last index is removed first.
     removed.sort_by_key(|(index, ..)| std::cmp::Reverse(*index));
     let removed = removed.into_iter().map(|(index, key, effect)| TaintChange::Remove { index, key, effect });
-    replaced.into_iter().chain(removed).chain(added).collect()
+    removed.chain(added).collect()
 }

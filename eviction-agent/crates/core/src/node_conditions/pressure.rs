@@ -70,7 +70,7 @@ pub struct Pressures {
     now: [Pressure; NodeCondition::COUNT],
     /// When a hard threshold of each condition was last met.
     hard_at: [Option<Timestamp>; NodeCondition::COUNT],
-    /// Whether there was a decision since the start, or the state was seeded or restored.
+    /// Whether there was a decision since the start, or the state was restored.
     has_decisions: bool,
 }
 
@@ -111,17 +111,36 @@ impl Pressures {
         &self.now
     }
 
-    /// Takes over the conditions that were published before the start. A different status later counts as a change.
-    pub fn seed(&mut self, seed: &[InitialCondition]) {
-        for &InitialCondition { condition, status, raised_at, hard, published_at: _ } in seed {
-            let index = condition as usize;
-            self.now[index] = Pressure { status, ..Pressure::default() };
-            if hard {
-                self.hard_at[index] = self.hard_at[index].max(raised_at);
-            }
-            self.has_decisions = true;
-        }
+    /// Continues from a condition that was published before the start. A different status later counts as a change.
+    pub fn restore(&mut self, condition: NodeCondition, published: PublishedCondition) {
+        let PublishedCondition { status, since, hard_at } = published;
+        let index = condition as usize;
+        self.now[index] = Pressure { status, since, ..Pressure::default() };
+        self.hard_at[index] = self.hard_at[index].max(hard_at);
+        self.has_decisions = true;
     }
+
+    /// Returns the state of each condition that was published last, by its index. None before the first decision.
+    pub fn published(&self) -> Option<[PublishedCondition; NodeCondition::COUNT]> {
+        let published = |condition: NodeCondition| {
+            let index = condition as usize;
+            let Pressure { status, since, .. } = self.now[index];
+            PublishedCondition { status, since, hard_at: self.hard_at[index] }
+        };
+        self.has_decisions.then(|| NodeCondition::ALL.map(published))
+    }
+}
+
+/// The state of a condition that was published last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PublishedCondition {
+    /// Whether the condition held.
+    pub status: Status,
+    /// [`Pressure::since`].
+    pub since: Option<Timestamp>,
+    /// When a hard threshold was met last.
+    pub hard_at: Option<Timestamp>,
 }
 
 /// Returns the first hard threshold of a condition that is met, or else the first soft one.
@@ -134,17 +153,15 @@ fn worst(evaluation: &Evaluation, condition: NodeCondition) -> Option<(u8, &Thre
     met().find(|(_, threshold)| threshold.is_hard()).or_else(|| met().next())
 }
 
-/// A condition that was published before the start.
+/// A condition of the Node object at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitialCondition {
     /// The condition.
     pub condition: NodeCondition,
-    /// Whether the condition held.
-    pub status: Status,
+    /// Its state, as far as the Node object shows it.
+    pub published: PublishedCondition,
     /// When a threshold was last met, if the condition held: the latest possible time.
     pub raised_at: Option<Timestamp>,
-    /// Whether a hard threshold was among those met.
-    pub hard: bool,
     /// When the condition was published.
     pub published_at: Option<Timestamp>,
 }
@@ -163,7 +180,8 @@ impl InitialCondition {
             let raised_at = (status == Status::True).then(|| last_met(found).unwrap_or(now).min(now));
             let hard = node_conditions::effects(node, condition).any(|effect| effect == Effect::NoSchedule);
             let (raised_at, published_at) = (raised_at.map(&time), published_at(found).map(&time));
-            Some(Self { condition, status, raised_at, hard, published_at })
+            let published = PublishedCondition { status, since: None, hard_at: raised_at.filter(|_| hard) };
+            Some(Self { condition, published, raised_at, published_at })
         };
         NodeCondition::ALL.into_iter().filter_map(read).collect()
     }
@@ -192,39 +210,4 @@ fn last_met(condition: &Condition) -> Option<Timestamp> {
     let until = node_conditions::transition_since(&condition.reason, &condition.message);
     let next_heartbeat = || Some(later(published_at(condition)?, HEARTBEAT));
     until.or_else(next_heartbeat)
-}
-
-/// The state of a condition that was published last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct PublishedCondition {
-    /// Whether the condition held.
-    pub status: Status,
-    /// [`Pressure::since`].
-    pub since: Option<Timestamp>,
-    /// When a hard threshold was met last.
-    pub hard_at: Option<Timestamp>,
-}
-
-impl Pressures {
-    /// Returns the state of each condition that was published last, by its index. None before the first decision.
-    pub fn published(&self) -> Option<[PublishedCondition; NodeCondition::COUNT]> {
-        let published = |condition: NodeCondition| {
-            let index = condition as usize;
-            let Pressure { status, since, .. } = self.now[index];
-            PublishedCondition { status, since, hard_at: self.hard_at[index] }
-        };
-        self.has_decisions.then(|| NodeCondition::ALL.map(published))
-    }
-
-    /// Continues from the state of another agent. A different status later counts as a change.
-    pub fn restore(&mut self, published: &[PublishedCondition; NodeCondition::COUNT]) {
-        for condition in NodeCondition::ALL {
-            let index = condition as usize;
-            let PublishedCondition { status, since, hard_at } = published[index];
-            self.now[index] = Pressure { status, since, ..Pressure::default() };
-            self.hard_at[index] = hard_at;
-        }
-        self.has_decisions = true;
-    }
 }

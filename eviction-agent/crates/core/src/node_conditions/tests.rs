@@ -122,7 +122,6 @@ fn changed(node: &Node, changes: &[TaintChange]) -> Vec<Taint> {
     let mut taints = node.taints.clone();
     for change in changes {
         match *change {
-            TaintChange::Replace { index, key, effect } => taints[index] = taint(key, "", effect.name()),
             TaintChange::Remove { index, .. } => drop(taints.remove(index)),
             TaintChange::Add { key, effect } => taints.push(taint(key, "", effect.name())),
         }

@@ -32,8 +32,8 @@ crate::named_enum! {
     }
 }
 
-/// The explanation of a cause.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// The explanation of a cause. Of those by a kill, an earlier one takes precedence over a later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Explanation {
     /// The kernel killed the container's init process.
@@ -113,11 +113,11 @@ impl AttributedCause {
 }
 
 /// Returns the causes of a termination in order of time, never an empty list. Kills among them become
-/// *consumed*: they explain no later termination.
+/// *consumed*: they explain no later termination. `eviction`: the one that may have ended the container.
 pub(super) fn attribute(
     end: &PendingEnd,
     kills: &mut [KillEntry],
-    eviction: Option<StartedEviction>,
+    eviction: Option<&StartedEviction>,
 ) -> Vec<AttributedCause> {
     let mut causes = Vec::new();
     causes.extend(evicted_by_agent(end, eviction));
@@ -144,8 +144,8 @@ pub(super) fn is_complete(end: &PendingEnd, kills: &[KillEntry]) -> bool {
     end.seen.contains(&EndSeen::Status) && kills.iter().any(|kill| end.is_kill_of_init_process(kill))
 }
 
-fn evicted_by_agent(end: &PendingEnd, eviction: Option<StartedEviction>) -> Option<AttributedCause> {
-    let (explanation, at) = match eviction.filter(|started| started.covers(end.at, end.latest)) {
+fn evicted_by_agent(end: &PendingEnd, eviction: Option<&StartedEviction>) -> Option<AttributedCause> {
+    let (explanation, at) = match eviction {
         Some(started) => (Explanation::EvictionInProgress, Some(started.at)),
         None if end.evicted_by == Some(Evictor::Agent) => (Explanation::EvictionOnRecord, end.evicted_at),
         None => return None,
@@ -156,17 +156,17 @@ fn evicted_by_agent(end: &PendingEnd, eviction: Option<StartedEviction>) -> Opti
 fn oom(end: &PendingEnd, kills: &mut [KillEntry], evicted: bool) -> Option<AttributedCause> {
     // An eviction explains a failure. A simultaneous kill of a child is reported, but did not end the container.
     let failed = end.exit_code != Some(0);
-    let explanations = [
-        (Explanation::InitProcessKilled, true),
-        (Explanation::GroupKilled, true),
-        (Explanation::ProcessKilled, failed),
-        (Explanation::ChildKilled, failed && !evicted),
-    ];
-    for (explanation, _) in explanations.into_iter().filter(|(_, may)| *may) {
-        if let Some(kill) = kills.iter_mut().rev().find(|kill| end.can_be_caused_by(kill, explanation)) {
-            kill.consumed = true;
-            return Some(AttributedCause::oom_killed(explanation, Some(kill.at), kill.limit_scope));
-        }
+    let counts = |explanation: &Explanation| match explanation {
+        Explanation::ProcessKilled => failed,
+        Explanation::ChildKilled => failed && !evicted,
+        _ => true,
+    };
+    let explained =
+        kills.iter_mut().rev().filter_map(|kill| Some((end.explanation_by(kill).filter(counts)?, kill)));
+    // Of several kills with the same explanation, the last one counts.
+    if let Some((explanation, kill)) = explained.min_by_key(|(explanation, _)| *explanation) {
+        kill.consumed = true;
+        return Some(AttributedCause::oom_killed(explanation, Some(kill.at), kill.limit_scope));
     }
     let status_says_oom = &*end.reason == OOM_KILLED && !end.contains_any_victim_of(kills);
     status_says_oom

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::nullable::is_zero;
 use crate::pod::{PodRef, write_owner};
 use crate::time::Timestamp;
 use crate::units::display_bytes;
@@ -116,11 +117,6 @@ pub struct OomKill {
     /// Whether the record repeats an earlier one. Repeated records are not counted.
     #[serde(skip)]
     pub repeated: bool,
-}
-
-/// Returns whether a number is zero, so that it is omitted.
-pub(super) fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
-    *number == N::default()
 }
 
 impl OomKill {

@@ -110,27 +110,20 @@ pub(super) fn is_sigkill(exit_code: Option<i32>, signal: Option<i32>) -> bool {
 }
 
 impl PendingEnd {
-    /// Returns whether a kill can have been the cause, by this explanation.
-    pub(super) fn can_be_caused_by(&self, kill: &KillEntry, explanation: Explanation) -> bool {
-        if kill.consumed {
-            return false;
+    /// Returns how a kill can have ended the container, if it can.
+    pub(super) fn explanation_by(&self, kill: &KillEntry) -> Option<Explanation> {
+        if self.is_kill_of_init_process(kill) {
+            return Some(Explanation::InitProcessKilled);
         }
-        match explanation {
-            Explanation::InitProcessKilled => self.is_kill_of_init_process(kill),
-            Explanation::GroupKilled => {
-                kill.oom_group.is_some() && self.contains_victim_of(kill) && self.is_near(kill, NEAR_NANOS)
-            }
-            Explanation::ProcessKilled => {
-                kill.victim == OomVictimRole::Unknown
-                    && self.may_contain_victim_of(kill)
-                    && self.is_near(kill, NEAR_NANOS)
-            }
-            Explanation::ChildKilled => {
-                kill.victim == OomVictimRole::Child
-                    && self.contains_victim_of(kill)
-                    && self.is_near(kill, NEAR_NANOS)
-            }
-            _ => false,
+        if kill.consumed || !self.is_near(kill, NEAR_NANOS) {
+            return None;
+        }
+        let is_inside = self.contains_victim_of(kill);
+        match kill.victim {
+            _ if is_inside && kill.oom_group.is_some() => Some(Explanation::GroupKilled),
+            OomVictimRole::Unknown if self.may_contain_victim_of(kill) => Some(Explanation::ProcessKilled),
+            OomVictimRole::Child if is_inside => Some(Explanation::ChildKilled),
+            _ => None,
         }
     }
 

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::pod::PodRef;
-use crate::pods::KnownPod;
+use crate::pod::{PodName, PodRef};
 use crate::time::Timestamp;
 
 use super::cause::{AttributedCause, attribute, is_complete};
@@ -74,8 +73,9 @@ impl KillEntry {
 }
 
 /// An eviction that the engine decided on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct StartedEviction {
+    pub(super) pod: Arc<PodName>,
     /// When the eviction was decided.
     pub(super) at: Timestamp,
     /// The latest time at which the end of a container is attributed to the eviction: when it failed, or some
@@ -88,20 +88,15 @@ impl StartedEviction {
     pub(super) fn covers(&self, at: Timestamp, latest: Timestamp) -> bool {
         self.at <= latest && self.until.is_none_or(|until| at <= until && self.at < until)
     }
-
-    /// Returns whether the eviction is in progress.
-    pub(super) fn is_in_progress(&self) -> bool {
-        self.until.is_none()
-    }
 }
 
 /// The history of one pod.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PodOomHistory {
-    pub(super) known: Option<Arc<KnownPod>>,
+    /// The name of the pod, if it is known.
+    pub(super) name: Option<Arc<PodName>>,
     /// When the last event arrived.
     pub(super) last_event: Timestamp,
-    pub(super) eviction: Option<StartedEviction>,
     /// The number of processes of the pod that the kernel killed.
     pub(super) kills: u64,
     recent: Vec<KillEntry>,
@@ -120,8 +115,8 @@ struct DecidedEnd {
 }
 
 impl PodOomHistory {
-    pub(super) fn new(known: Option<Arc<KnownPod>>) -> Self {
-        Self { known, ..Self::default() }
+    pub(super) fn new(name: Option<Arc<PodName>>) -> Self {
+        Self { name, ..Self::default() }
     }
 
     /// Adds a kill. Returns true if the cause of the termination that it may have caused was decided before.
@@ -159,17 +154,19 @@ impl PodOomHistory {
         let by_sigkill = is_sigkill(end.exit_code, end.signal);
         let mismatch = MismatchKind::of(&closed.causes, closed.any_kill, &end.reason, by_sigkill);
         let mismatch = mismatch.zip(closed.causes.first()).map(|(mismatch, first)| {
-            let container = container_ref(self.known.as_deref(), &end.pod_uid, &closed.end);
+            let container = container_ref(self.name.as_deref(), &end.pod_uid, &closed.end);
             Box::new(ContainerStatusMismatch { container, cause: first.cause, mismatch })
         });
         (EndHandling::Late, mismatch)
     }
 
-    /// Decides the causes that are due, in the order in which the terminations were reported.
+    /// Decides the causes that are due, in the order in which the terminations were reported. `eviction`: the last
+    /// eviction of the pod.
     pub(super) fn decide_causes(
         &mut self,
         now: Timestamp,
         uid: &str,
+        eviction: Option<&StartedEviction>,
         decided: &mut Vec<ContainerTerminated>,
     ) {
         let mut surplus = self.open.len().saturating_sub(MAX_OPEN_ENDS);
@@ -178,7 +175,7 @@ impl PodOomHistory {
             if surplus > 0 || end.due <= now || is_complete(end, &self.recent) {
                 surplus = surplus.saturating_sub(1);
                 let end = self.open.remove(index);
-                decided.push(self.decide_cause(end, uid));
+                decided.push(self.decide_cause(end, uid, eviction));
             } else {
                 index += 1;
             }
@@ -191,16 +188,22 @@ impl PodOomHistory {
     }
 
     /// Decides the cause of a termination.
-    fn decide_cause(&mut self, end: PendingEnd, uid: &str) -> ContainerTerminated {
-        let mut evidence = self.evidence(&end);
+    fn decide_cause(
+        &mut self,
+        end: PendingEnd,
+        uid: &str,
+        eviction: Option<&StartedEviction>,
+    ) -> ContainerTerminated {
+        let eviction = eviction.filter(|started| started.covers(end.at, end.latest));
+        let mut evidence = self.evidence(&end, eviction);
         let any_kill = evidence.iter().any(|it| matches!(it, Evidence::KernelKills(_)));
-        let causes = attribute(&end, &mut self.recent, self.eviction);
+        let causes = attribute(&end, &mut self.recent, eviction);
         let mismatch = || MismatchKind::of(&causes, any_kill, &end.reason, end.ended_by_sigkill());
         let evidence_omitted = evidence.len().saturating_sub(LISTED);
         evidence.truncate(LISTED);
         let AttributedCause { cause, explanation, .. } = causes[0];
         let terminated = ContainerTerminated {
-            container: container_ref(self.known.as_deref(), uid, &end),
+            container: container_ref(self.name.as_deref(), uid, &end),
             cause,
             explanation,
             inferred: explanation.is_inferred(),
@@ -221,11 +224,10 @@ impl PodOomHistory {
         terminated
     }
 
-    /// Returns all evidence of a termination, in order of time.
-    fn evidence(&self, end: &PendingEnd) -> Vec<Evidence> {
-        let started = self.eviction.filter(|started| started.covers(end.at, end.latest));
+    /// Returns all evidence of a termination, in order of time. `eviction`: the one that may have ended the container.
+    fn evidence(&self, end: &PendingEnd, eviction: Option<&StartedEviction>) -> Vec<Evidence> {
         let mut evidence = Vec::new();
-        evidence.extend(started.map(|started| Evidence::AgentEvicts { at: started.at }));
+        evidence.extend(eviction.map(|started| Evidence::AgentEvicts { at: started.at }));
         let kills = self.recent.iter().filter(|kill| !kill.consumed && end.may_contain_victim_of(kill));
         evidence.extend(kills.cloned().map(|kill| Evidence::KernelKills(Box::new(kill))));
         let pid = |it: &Evidence| if let Evidence::KernelKills(kill) = it { Some(kill.pid) } else { None };
@@ -238,10 +240,9 @@ impl PodOomHistory {
     }
 }
 
-fn container_ref(known: Option<&KnownPod>, uid: &str, end: &PendingEnd) -> ContainerRef {
-    let known = known.filter(|known| !known.pod.name.is_empty());
+fn container_ref(name: Option<&PodName>, uid: &str, end: &PendingEnd) -> ContainerRef {
     ContainerRef {
-        pod: known.map(|known| PodRef::from(&known.pod)),
+        pod: name.filter(|name| !name.name.is_empty()).map(PodRef::from),
         pod_uid: uid.into(),
         name: end.container.clone(),
         id: end.container_id.clone(),

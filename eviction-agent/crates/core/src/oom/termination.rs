@@ -5,9 +5,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::cause::{Explanation, TerminationCause};
-use super::kill::{LimitScope, is_zero};
+use super::kill::LimitScope;
 use super::pod::KillEntry;
 use super::status_mismatch::MismatchKind;
+use crate::nullable::is_zero;
 use crate::pod::PodRef;
 use crate::time::Timestamp;
 

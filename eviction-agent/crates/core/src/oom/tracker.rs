@@ -15,7 +15,7 @@ use crate::progress::NotEvicted;
 use crate::time::{Timestamp, later, since};
 use crate::units::GoDuration;
 
-/// The number of pods with a history. One more drops the history of another pod.
+/// The number of pods with a history, and of evictions. One more drops that of another pod.
 const MAX_PODS: usize = 1024;
 
 /// The number of kills by which a repeated record is recognized.
@@ -27,8 +27,8 @@ const MAX_GROUPS: usize = 32;
 /// The longest time between two records of one group kill. The kernel kills all processes at once.
 const SAME_GROUP_NANOS: i64 = 1_000_000_000;
 
-/// The number of decided evictions that can be stored without an allocation until the next record arrives.
-const DECIDED_CAPACITY: usize = 64;
+/// The number of evictions that can be added without an allocation until the pods are updated.
+const FREE_EVICTIONS: usize = 64;
 
 /// How long after an eviction the end of a container may be noticed. If no event reports it, the next full sample
 /// does, after at most 11 s.
@@ -48,8 +48,8 @@ pub struct OomTracker {
     recent: VecDeque<(Timestamp, u32)>,
     /// The most recent group kills, in the order of their first records.
     groups: VecDeque<OpenGroup>,
-    /// Evictions that were decided and not added to a history yet. Adding them allocates memory, which may be short.
-    decided: Vec<(Timestamp, Arc<PodName>)>,
+    /// The last eviction of each pod. They are not in the histories, because an eviction must not allocate memory.
+    evictions: Vec<StartedEviction>,
     /// Causes that were decided early, because the history of their pod was dropped.
     early: Vec<ContainerTerminated>,
     /// Whether evictions are decided but not carried out.
@@ -139,7 +139,6 @@ impl OomTracker {
 
     /// Adds a kill and completes its record.
     pub(crate) fn add_kill(&mut self, now: Timestamp, mut kill: OomKill, active: &PodSet) -> OomKill {
-        self.add_decided_evictions(active);
         let at = self.record_time(kill.at, now);
         kill.at = Some(at);
         let near_us = |near: Timestamp| since(at, near).as_nanos().max(0).unsigned_abs() / 1_000;
@@ -154,11 +153,11 @@ impl OomTracker {
         }
         self.recent.push_back((at, kill.pid));
         if let Some(uid) = kill.pod_uid.clone().filter(|uid| !uid.is_empty()) {
+            let in_progress = eviction_of(&self.evictions, &uid).filter(|it| it.until.is_none());
+            kill.evicting_since = in_progress.map(|it| it.at);
             let pod = self.pod_mut(&uid, now, active);
             let late = pod.add_kill(KillEntry::new(&kill, at));
-            kill.pod = pod.known.as_ref().map(|known| PodRef::from(&known.pod));
-            kill.evicting_since =
-                pod.eviction.filter(StartedEviction::is_in_progress).map(|started| started.at);
+            kill.pod = pod.name.as_deref().map(PodRef::from);
             kill.kills_in_pod = pod.kills;
             self.anomalies.late_kills += u64::from(late);
         }
@@ -188,7 +187,6 @@ impl OomTracker {
 
     /// Adds a record of a termination.
     pub(crate) fn add_end(&mut self, now: Timestamp, end: &ContainerEnded, active: &PodSet) -> OomUpdate {
-        self.add_decided_evictions(active);
         let ContainerEnded { pod_uid: uid, container, seen, .. } = end.clone();
         let (handling, mismatch) = if uid.is_empty() || (container.is_empty() && end.container_id.is_none()) {
             self.anomalies.nameless_ends += 1;
@@ -201,46 +199,31 @@ impl OomTracker {
         OomUpdate::End { uid, container, seen, handling, mismatch }
     }
 
-    /// Adds an eviction that was decided. One that is in progress or has just ended is not replaced.
-    pub(crate) fn add_eviction(&mut self, now: Timestamp, pod: &Arc<PodName>, active: &PodSet) {
-        let uid = clipped(&pod.uid);
-        // The same pod may be selected in each evaluation, which must cost nothing.
-        let stays = |pod: &PodOomHistory| {
-            pod.eviction.is_some_and(|started| started.until.is_none_or(|until| now < until))
-        };
-        let is_decided = || self.decided.iter().any(|(_, decided)| decided.uid == pod.uid);
-        if self.dry_run || self.pods.get(uid).is_some_and(stays) || is_decided() {
+    /// Adds an eviction that was decided. One that is in progress or has just ended is not replaced: the same pod
+    /// may be selected in each evaluation.
+    pub(crate) fn add_eviction(&mut self, now: Timestamp, pod: &Arc<PodName>) {
+        if self.dry_run {
             return;
         }
-        if self.decided.len() >= DECIDED_CAPACITY {
-            self.add_decided_evictions(active);
+        let started = StartedEviction { pod: Arc::clone(pod), at: now, until: None };
+        match self.evictions.iter_mut().find(|it| it.pod.uid == pod.uid) {
+            Some(before) if before.until.is_none_or(|until| now < until) => {}
+            Some(before) => *before = started,
+            None => {
+                if self.evictions.len() >= MAX_PODS {
+                    self.evictions.remove(0);
+                }
+                self.evictions.push(started);
+            }
         }
-        self.decided.push((now, Arc::clone(pod)));
-    }
-
-    /// Adds the decided evictions to the histories. Must be called before the history of a pod is used.
-    fn add_decided_evictions(&mut self, active: &PodSet) {
-        for (at, pod) in std::mem::take(&mut self.decided) {
-            self.pod_mut(&pod.uid, at, active).eviction = Some(StartedEviction { at, until: None });
-        }
-        self.decided.reserve(DECIDED_CAPACITY);
     }
 
     /// Records the result of an eviction. Later terminations are not attributed to it: a pod that was killed by
     /// signals stays, and its containers are restarted.
-    pub(crate) fn record_result(
-        &mut self,
-        now: Timestamp,
-        uid: &str,
-        result: &Result<(), NotEvicted>,
-        active: &PodSet,
-    ) {
-        self.add_decided_evictions(active);
-        let Some(pod) = self.pods.get_mut(clipped(uid)) else { return };
-        if let Some(started) = &mut pod.eviction {
-            let until = if result.is_ok() { later(now, NOTICE_DELAY) } else { now };
-            started.until.get_or_insert(until);
-        }
+    pub(crate) fn record_result(&mut self, now: Timestamp, uid: &str, result: &Result<(), NotEvicted>) {
+        let Some(started) = self.evictions.iter_mut().find(|it| *it.pod.uid == *uid) else { return };
+        let until = if result.is_ok() { later(now, NOTICE_DELAY) } else { now };
+        started.until.get_or_insert(until);
     }
 
     /// Returns the causes that can be decided now.
@@ -248,32 +231,33 @@ impl OomTracker {
         &mut self,
         now: Timestamp,
         changed_pod: Option<&str>,
-        active: &PodSet,
     ) -> Vec<ContainerTerminated> {
         let is_due = self.due().is_some_and(|due| due <= now);
-        if is_due {
-            self.add_decided_evictions(active);
-        }
         let mut decided = std::mem::take(&mut self.early);
         let changed_pod = changed_pod.map(clipped);
         for (uid, pod) in &mut self.pods {
             if is_due || changed_pod == Some(&**uid) {
-                pod.decide_causes(now, uid, &mut decided);
+                pod.decide_causes(now, uid, eviction_of(&self.evictions, uid), &mut decided);
             }
         }
         decided
     }
 
-    /// Updates the active pods: stores their names, and drops the history of pods that have been inactive for long.
+    /// Updates the active pods: stores their names, and drops what is known of pods that have been inactive for long.
     pub(crate) fn update_pods(&mut self, now: Timestamp, active: &PodSet) {
-        self.add_decided_evictions(active);
         self.pods.retain(|uid, pod| {
             if let Some(known) = active.find(uid) {
-                pod.known = Some(Arc::clone(known));
+                pod.name = Some(Arc::clone(&known.name));
                 return true;
             }
             pod.due().is_some() || since(now, pod.last_event).as_nanos() < RETENTION_NANOS
         });
+        self.evictions.retain(|it| {
+            active.index_of(&it.pod.uid).is_some()
+                || self.pods.contains_key(clipped(&it.pod.uid))
+                || since(now, it.at).as_nanos() < RETENTION_NANOS
+        });
+        self.evictions.reserve(FREE_EVICTIONS);
     }
 
     /// Returns the time of a record, at most the present: nothing is learned before it happens.
@@ -288,9 +272,10 @@ impl OomTracker {
             self.drop_oldest_history(active);
         }
         let pod = self.pods.entry(uid.into()).or_insert_with(|| {
-            let known = active.find(uid).cloned();
-            self.anomalies.unknown_pods += u64::from(known.is_none());
-            PodOomHistory::new(known)
+            let of_eviction = || eviction_of(&self.evictions, uid).map(|it| &it.pod);
+            let name = active.find(uid).map(|known| &known.name).or_else(of_eviction);
+            self.anomalies.unknown_pods += u64::from(name.is_none());
+            PodOomHistory::new(name.cloned())
         });
         pod.last_event = pod.last_event.max(now);
         pod
@@ -303,9 +288,15 @@ impl OomTracker {
             self.pods.iter().min_by_key(|(uid, pod)| (active.index_of(uid).is_some(), pod.last_event, *uid));
         if let Some(uid) = stale.map(|(uid, _)| uid.clone()) {
             if let Some(mut pod) = self.pods.remove(&uid) {
-                pod.decide_causes(Timestamp::MAX, &uid, &mut self.early);
+                let eviction = eviction_of(&self.evictions, &uid);
+                pod.decide_causes(Timestamp::MAX, &uid, eviction, &mut self.early);
             }
             self.anomalies.forgotten += 1;
         }
     }
+}
+
+/// Returns the last eviction of a pod.
+fn eviction_of<'a>(evictions: &'a [StartedEviction], uid: &str) -> Option<&'a StartedEviction> {
+    evictions.iter().find(|it| clipped(&it.pod.uid) == clipped(uid))
 }

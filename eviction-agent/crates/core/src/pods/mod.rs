@@ -11,8 +11,8 @@ use std::sync::Arc;
 pub(crate) use protection::PodAnnotations;
 pub use protection::{
     AnnotationError, DESCHEDULER_EVICT, DESCHEDULER_PREFER_NO_EVICTION, EVICT, EvictionOrder,
-    IgnoredAnnotation, PRIORITY_HINT, PodEventTime, PodProtection, RateLimitKey, from_api, is_critical,
-    is_used_annotation, mirrored_uid,
+    IgnoredAnnotation, PRIORITY_HINT, PodProtection, RateLimitKey, from_api, is_critical, is_used_annotation,
+    mirrored_uid,
 };
 pub use resources::{
     LocalLimits, NamedLimit, has_pod_level_resources, is_best_effort, memory_limit, pod_limit, pod_request,
@@ -95,9 +95,7 @@ pub struct RankFacts {
 impl RankFacts {
     fn of(pod: &Pod, policy: &Policy) -> Self {
         let enhanced = !policy.rules.are_kubelets();
-        let request = |resource: Resource| {
-            Nanos::from_quantity(&pod_request(pod, resource.name(), policy.gates, enhanced))
-        };
+        let request = |resource: Resource| pod_request(pod, resource.name(), policy.gates, enhanced).nanos();
         Self {
             priority: pod.priority.unwrap_or(0),
             enhanced,

@@ -9,7 +9,6 @@ use crate::pod::Pod;
 use crate::policy::Rules;
 use crate::policy::preferences::{Protection, ProtectionRule, RateLimitScope};
 use crate::sorted_map::SortedMap;
-use crate::time::Timestamp;
 
 /// The eviction order of a pod. All pods of one order are evicted before any of the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -266,14 +265,4 @@ fn owner(pod: &Pod) -> Option<Box<str>> {
         return Some(format!("{}/{}/{}", pod.namespace, owner.kind, owner.name).into());
     }
     Some(owner.uid.clone())
-}
-
-/// A pod and the time of an event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct PodEventTime {
-    /// The uid of the pod.
-    pub uid: Box<str>,
-    /// The time of the event.
-    pub at: Timestamp,
 }

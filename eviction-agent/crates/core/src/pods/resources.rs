@@ -209,7 +209,7 @@ fn containers(pod: &Pod) -> Vec<NamedLimit> {
     let mut limits: Vec<NamedLimit> = Vec::new();
     for (index, container) in pod.containers.iter().enumerate() {
         let limit = container.resources.limits.get(Resource::EphemeralStorage.name());
-        let Some(limit) = limit.filter(|limit| limit.value() != 0) else { continue };
+        let Some(limit) = limit.filter(|limit| !limit.is_zero()) else { continue };
         limits.retain(|other| other.name != container.name);
         limits.push(NamedLimit { index, name: container.name.clone(), limit: bytes(limit) });
     }
@@ -217,5 +217,5 @@ fn containers(pod: &Pod) -> Vec<NamedLimit> {
 }
 
 fn bytes(limit: &Quantity) -> i128 {
-    Nanos::from_quantity(limit).get().div_euclid(Nanos::from_units(1).get())
+    limit.nanos().get().div_euclid(Nanos::from_units(1).get())
 }

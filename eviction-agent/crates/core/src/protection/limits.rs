@@ -6,12 +6,13 @@
 //! evicts the next one of the same class; if there is none, it evicts the pod without asking the budget,
 //! unless that is disabled.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::in_flight::RETRY_AFTER;
-use crate::pods::{KnownPod, PodEventTime, PodSet, RateLimitKey};
+use crate::pods::{KnownPod, PodSet, RateLimitKey};
 use crate::policy::Rules;
 use crate::policy::preferences::EvictionLimit;
 use crate::protection::{EvictionGuard, Refusal, difference};
@@ -111,8 +112,8 @@ impl EvictionGuard {
     }
 
     /// Returns the OOM kills because of which pods are not evicted.
-    pub fn oom_killed(&self) -> Vec<PodEventTime> {
-        self.oom_killed.iter().map(|(uid, at)| PodEventTime { uid: uid.clone(), at: *at }).collect()
+    pub fn oom_killed(&self) -> &BTreeMap<Box<str>, Timestamp> {
+        &self.oom_killed
     }
 
     pub(super) fn cool_down_refusal(
@@ -134,23 +135,23 @@ fn twice(duration: GoDuration) -> GoDuration {
 
 impl EvictionGuard {
     pub(super) fn record_pdb_refusal(&mut self, at: Timestamp, uid: &str) {
-        self.pdb_refused.retain(|refused| difference(at, refused.at) < RETRY_AFTER && *refused.uid != *uid);
-        self.pdb_refused.push(PodEventTime { uid: uid.into(), at });
+        self.pdb_refused.retain(|_, refused| difference(at, *refused) < RETRY_AFTER);
+        self.pdb_refused.insert(uid.into(), at);
     }
 
     /// Returns all refusals by a PodDisruptionBudget.
-    pub fn pdb_refused(&self) -> &[PodEventTime] {
+    pub fn pdb_refused(&self) -> &BTreeMap<Box<str>, Timestamp> {
         &self.pdb_refused
     }
 
     /// Removes the refusals of pods that are no longer active.
     pub fn update_pods(&mut self, pods: &PodSet) {
-        self.pdb_refused.retain(|refused| pods.index_of(&refused.uid).is_some());
+        self.pdb_refused.retain(|uid, _| pods.index_of(uid).is_some());
     }
 
-    /// Returns how long ago a pod's PodDisruptionBudget refused its eviction, if that still counts.
-    pub fn pdb_refusal_age(&self, at: Timestamp, uid: &str) -> Option<GoDuration> {
-        let refused = self.pdb_refused.iter().find(|refused| *refused.uid == *uid)?;
-        Some(difference(at, refused.at)).filter(|age| *age < RETRY_AFTER)
+    /// Returns the refusal of a pod's eviction by its PodDisruptionBudget, if that still counts.
+    pub fn pdb_refusal(&self, at: Timestamp, uid: &str) -> Option<Refusal> {
+        let age = difference(at, *self.pdb_refused.get(uid)?);
+        (age < RETRY_AFTER).then_some(Refusal::DisruptionBudget { age })
     }
 }

@@ -19,7 +19,7 @@ use std::fmt;
 pub use limits::{CountedEviction, MAX_COUNTED};
 use serde::Serialize;
 
-use crate::pods::{EvictionOrder, KnownPod, PodEventTime, PodProtection};
+use crate::pods::{EvictionOrder, KnownPod, PodProtection};
 use crate::policy::preferences::RateLimitScope;
 use crate::policy::{Rules, Threshold};
 use crate::progress::NotEvicted;
@@ -35,14 +35,15 @@ pub struct EvictionGuard {
     evictions: VecDeque<CountedEviction>,
     /// The last OOM kill of each pod, while it matters.
     oom_killed: BTreeMap<Box<str>, Timestamp>,
-    /// The pods whose PodDisruptionBudgets have refused an eviction lately, and when.
-    pdb_refused: Vec<PodEventTime>,
+    /// When the PodDisruptionBudget of each pod has refused its eviction, if that was lately.
+    pdb_refused: BTreeMap<Box<str>, Timestamp>,
 }
 
 impl Default for EvictionGuard {
     /// Reserves some space, because a pod is evicted when memory is short.
     fn default() -> Self {
-        Self { evictions: VecDeque::with_capacity(64), oom_killed: BTreeMap::new(), pdb_refused: Vec::new() }
+        let evictions = VecDeque::with_capacity(64);
+        Self { evictions, oom_killed: BTreeMap::new(), pdb_refused: BTreeMap::new() }
     }
 }
 
@@ -101,13 +102,13 @@ impl EvictionGuard {
         &mut self,
         rules: &Rules,
         counted: Vec<CountedEviction>,
-        oom_killed: Vec<PodEventTime>,
-        pdb_refused: Vec<PodEventTime>,
+        oom_killed: BTreeMap<Box<str>, Timestamp>,
+        pdb_refused: BTreeMap<Box<str>, Timestamp>,
     ) {
         if !rules.rate_limits().is_empty() {
             self.restore_evictions(counted);
         }
-        for PodEventTime { uid, at } in oom_killed {
+        for (uid, at) in oom_killed {
             self.record_oom_kill(rules, at, &uid);
         }
         self.pdb_refused = pdb_refused;

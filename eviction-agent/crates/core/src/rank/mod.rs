@@ -10,7 +10,7 @@ mod enhanced_tests;
 mod tests;
 mod usage;
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -20,7 +20,7 @@ use super::pods::{KnownPod, PodProtection, PodSet};
 use super::snapshot::Snapshot;
 use super::work::step;
 use crate::pods::EvictionOrder;
-use crate::units::{Nanos, Quantity};
+use crate::units::Nanos;
 
 /// A pod with the key that it is ranked by. The least is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,17 +82,6 @@ impl Candidate {
         let before_excess = (order, class.class(), priority, is_unknown, without_controller, hint);
         (before_excess, Reverse(excess), uid_rank)
     }
-
-    /// Compares two candidates in the order of eviction. If both excesses are out of the range of [`Nanos`],
-    /// `exact` computes them.
-    fn compare(&self, other: &Self, exact: impl Fn(&Self) -> Quantity) -> Ordering {
-        let ((a, a_excess, a_uid), (b, b_excess, b_uid)) = (self.key(), other.key());
-        let by_exact_excess = || match self.excess == other.excess && self.excess.is_saturated() {
-            true => exact(other).cmp(&exact(self)),
-            false => Ordering::Equal,
-        };
-        a.cmp(&b).then(a_excess.cmp(&b_excess)).then_with(by_exact_excess).then(a_uid.cmp(&b_uid))
-    }
 }
 
 /// Writes all pods to `ranked`, the first to be evicted first. The snapshot must be indexed for these pods.
@@ -106,18 +95,5 @@ pub(crate) fn rank(measure: Measure, pods: &PodSet, snapshot: &Snapshot, ranked:
     };
     ranked.clear();
     ranked.extend((0..).zip(pods.pods()).zip(pods.uid_order()).map(candidate));
-    if ranked.iter().any(|candidate| candidate.excess.is_saturated()) {
-        let exact = exact_excess(measure, pods, snapshot);
-        ranked.sort_unstable_by(|a, b| a.compare(b, &exact));
-    } else {
-        ranked.sort_unstable_by_key(Candidate::key);
-    }
-}
-
-/// Returns a function that computes the excess of a candidate, however large it is.
-fn exact_excess(measure: Measure, pods: &PodSet, snapshot: &Snapshot) -> impl Fn(&Candidate) -> Quantity {
-    move |candidate| {
-        let known = pods.get(candidate.pod);
-        known.map_or(Quantity::ZERO, |known| measure.exact_excess(known, snapshot.stats_of(candidate.pod)))
-    }
+    ranked.sort_unstable_by_key(Candidate::key);
 }

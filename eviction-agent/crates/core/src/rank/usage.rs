@@ -71,14 +71,6 @@ impl Measure {
         }
     }
 
-    /// Returns the third criterion for requests that are out of the range of [`Nanos`].
-    pub(super) fn exact_excess(self, known: &KnownPod, stats: Option<PodStats<'_>>) -> Quantity {
-        let used = self.known_usage(known, stats).unwrap_or(0).to_string();
-        let mut excess = Quantity::parse(&used).unwrap_or_default();
-        excess.sub(&self.request(known).unwrap_or_default());
-        excess
-    }
-
     /// Returns the request that the usage is compared with.
     pub(crate) fn request(self, known: &KnownPod) -> Option<Quantity> {
         let resource = match self {
@@ -90,20 +82,19 @@ impl Measure {
         Some(known.request(resource))
     }
 
-    /// Returns the usage of a pod, if it is known. None without statistics. In the enhanced profile also None
-    /// if all values that count are absent.
+    /// Returns the usage of a pod in bytes, inodes or processes, if it is known. None without statistics. In the
+    /// enhanced profile also None if all values that count are absent; for the kubelet absent values are 0.
     pub(crate) fn known_usage(self, known: &KnownPod, stats: Option<PodStats<'_>>) -> Option<i128> {
         let stats = stats?;
-        if !known.rank.enhanced {
-            return Some(self.usage(known, stats));
-        }
+        let is_enhanced = known.rank.enhanced;
+        let number = |value: Option<u64>| if is_enhanced { plausible(value) } else { Some(signed(value)) };
         match self {
-            Self::Memory => plausible(stats.values().memory_working_set),
-            Self::Processes => plausible(stats.values().process_count),
+            Self::Memory => number(stats.values().memory_working_set),
+            Self::Processes => number(stats.values().process_count),
             Self::Bytes(parts) | Self::Inodes(parts) => {
-                let mut sum = (parts == Parts::default()).then_some(0);
+                let mut sum = (!is_enhanced || parts == Parts::default()).then_some(0);
                 self.for_each_value(parts, known, stats, |value| {
-                    if let Some(value) = plausible(value) {
+                    if let Some(value) = number(value) {
                         sum = Some(sum.unwrap_or(0) + value);
                     }
                 });
@@ -132,19 +123,6 @@ impl Measure {
             seen && all_empty && (!parts.volumes || all_measured())
         };
         parts == Parts::default() || stats.is_some_and(empty)
-    }
-
-    /// Returns the usage in bytes, inodes or processes. Absent values are 0.
-    fn usage(self, known: &KnownPod, stats: PodStats<'_>) -> i128 {
-        match self {
-            Self::Memory => signed(stats.values().memory_working_set),
-            Self::Processes => signed(stats.values().process_count),
-            Self::Bytes(parts) | Self::Inodes(parts) => {
-                let mut sum = 0;
-                self.for_each_value(parts, known, stats, |value| sum += signed(value));
-                sum
-            }
-        }
     }
 
     /// Passes the values that count to `add`: parts of every container in the statistics, and for each local

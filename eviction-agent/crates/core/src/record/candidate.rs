@@ -14,7 +14,7 @@ use crate::rank::{Candidate, Measure, OverRequestClass};
 use crate::record::margin::MarginRecord;
 use crate::snapshot::Snapshot;
 use crate::time::{Timestamp, since};
-use crate::units::GoDuration;
+use crate::units::{GoDuration, Quantity};
 
 /// A pod with all values that it was ranked by.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -40,7 +40,7 @@ pub struct CandidateRecord {
     pub bytes_elsewhere: Option<u64>,
     /// The request of that resource, if requests count for it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub request: Option<String>,
+    pub request: Option<Quantity>,
     /// How much more the usage is than the request, in whole units: more is evicted first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excess: Option<i64>,
@@ -64,26 +64,28 @@ pub struct CandidateRecord {
     pub margin: Option<MarginRecord>,
 }
 
-/// The outcome for a ranked pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CandidateOutcome {
-    /// The pod is evicted.
-    Evicted,
-    /// The pod was considered, but is critical.
-    Critical,
-    /// The pod was considered, but is protected.
-    Protected,
-    /// The pod was terminating for a soft threshold, and its grace period is shortened.
-    GraceShortened,
-    /// The pod is already terminating, or the same evaluation evicts it for a limit of its own.
-    Terminating,
-    /// The eviction of the pod failed a moment ago, so it is not considered.
-    FailedLately,
-    /// The pod was considered, but one that ranks behind it was evicted in its place.
-    Skipped,
-    /// The pod was not considered.
-    NotReached,
+crate::named_enum! {
+    /// The outcome for a ranked pod.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum CandidateOutcome {
+        /// The pod is evicted.
+        Evicted = "evicted",
+        /// The pod was considered, but is critical.
+        Critical = "critical",
+        /// The pod was considered, but is protected.
+        Protected = "protected",
+        /// The pod was terminating for a soft threshold, and its grace period is shortened.
+        GraceShortened = "grace_shortened",
+        /// The pod is already terminating, or the same evaluation evicts it for a limit of its own.
+        Terminating = "terminating",
+        /// The eviction of the pod failed a moment ago, so it is not considered.
+        FailedLately = "failed_lately",
+        /// The pod was considered, but one that ranks behind it was evicted in its place.
+        Skipped = "skipped",
+        /// The pod was not considered.
+        NotReached = "not_reached",
+    }
 }
 
 /// Ranked pods, and the values that determine their outcomes.
@@ -166,7 +168,7 @@ impl<'a> RankedPods<'a> {
                 bytes_elsewhere: stats
                     .filter(|_| matches!(self.measure, Measure::Bytes(_)))
                     .and_then(|stats| stats.values().bytes_elsewhere),
-                request: self.measure.request(known).map(|request| request.to_string()),
+                request: self.measure.request(known),
                 excess: usage.map(|_| candidate.excess.units_rounded_up()),
                 uid_rank: candidate.uid_rank,
                 critical: known.critical,

@@ -6,8 +6,9 @@ use crate::decision::Evaluation;
 use crate::eviction::{
     Deficit, EvaluationEnd, Eviction, ExpectedRelease, SizedOutcome, SizedPod, SkipReason,
 };
-use crate::in_flight::{Ended, Failure, InFlightEviction};
+use crate::in_flight::{Ended, InFlightEviction};
 use crate::message::{self, Annotations};
+use crate::nullable::is_zero;
 use crate::pod::PodName;
 use crate::policy::Threshold;
 use crate::signal::Signal;
@@ -136,10 +137,10 @@ impl InFlightRecord {
                     InFlightPhase::Terminating { remaining_grace }
                 }
                 Some(Ended::Terminated) => InFlightPhase::Terminated { since: in_flight.since },
-                Some(Ended::Failed(Failure::Reported(reason))) => {
+                Some(Ended::Failed(reason)) => {
                     InFlightPhase::Failed { reason: reason.clone(), age: in_flight.age(now) }
                 }
-                Some(Ended::Failed(Failure::Expired)) => InFlightPhase::Expired { age: in_flight.age(now) },
+                Some(Ended::Expired) => InFlightPhase::Expired { age: in_flight.age(now) },
             },
             expected: expected.map(|&(signal, release)| ReleaseRecord { signal, release }).collect(),
         }
@@ -247,9 +248,4 @@ impl SizingRecord {
             skipped,
         })
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
-fn is_zero(amount: &i64) -> bool {
-    *amount == 0
 }

@@ -81,8 +81,6 @@ impl RankedPods<'_> {
     ///
     /// More usage, a lower request and a lower priority never move a pod back, so the smallest change is found by
     /// bisection, with the same keys as in the ranking.
-    ///
-    /// There is no change if the excesses of both are out of the range of [`Nanos`].
     pub(super) fn margin(&self, (last, first): (usize, usize), position: usize) -> Option<MarginRecord> {
         let candidate = *self.ranked.get(position)?;
         let is_evicted = self.is_evicted(candidate.pod);
@@ -95,10 +93,6 @@ impl RankedPods<'_> {
         let (measure, facts) = (self.measure, known.rank);
         let margin =
             MarginRecord { against, usage: None, request: None, priority: None, sized: self.is_sized };
-        let is_beyond = |one: &Candidate| measure != Measure::Processes && one.excess.is_saturated();
-        if is_beyond(&candidate) && is_beyond(rival) {
-            return Some(margin);
-        }
         let usage = measure.known_usage(known, self.snapshot.stats_of(candidate.pod));
         let is_before = candidate.key() < rival.key();
         let moves_forward = !is_before;

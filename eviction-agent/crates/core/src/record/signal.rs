@@ -11,7 +11,7 @@ use crate::signal_filter::eta;
 use crate::threshold::Met;
 use crate::time::{Timestamp, since};
 use crate::trend::{Eta, Slope};
-use crate::units::{GoDuration, Nanos, ThresholdValue};
+use crate::units::{GoDuration, Nanos, Quantity, ThresholdValue};
 
 /// The observation of a signal.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -47,10 +47,10 @@ pub struct ThresholdRecord {
     pub configured: String,
     /// The value, as configured or computed from the capacity.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub quantity: Option<String>,
+    pub quantity: Option<Quantity>,
     /// How much more must be available before the threshold is resolved.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub min_reclaim: Option<String>,
+    pub min_reclaim: Option<Quantity>,
     /// How long the threshold must be met before it evicts. Zero for a hard threshold.
     pub grace_period: GoDuration,
     /// When the threshold will be met at the current trend, if it is not met or only predicted to be met.
@@ -137,16 +137,16 @@ impl ThresholdRecord {
         let capacity = seen.map(|seen| seen.capacity);
         let missing = seen
             .map_or(0, |seen| threshold.resolved_at(seen.capacity).minus(seen.nanos()).units_rounded_up());
-        let text = |value: &ThresholdValue| match (value, capacity) {
-            (ThresholdValue::Quantity(quantity), _) => Some(quantity.to_string()),
-            (share, Some(capacity)) => Some(share.quantity(capacity).to_string()),
+        let quantity = |value: &ThresholdValue| match (value, capacity) {
+            (ThresholdValue::Quantity(quantity), _) => Some(quantity.clone()),
+            (share, Some(capacity)) => Some(share.quantity(capacity)),
             (ThresholdValue::Percentage(_), None) => None,
         };
         Some(Self {
             signal: threshold.signal,
             configured: threshold.value.configured(),
-            quantity: text(&threshold.value),
-            min_reclaim: threshold.min_reclaim.as_ref().and_then(text),
+            quantity: quantity(&threshold.value),
+            min_reclaim: threshold.min_reclaim.as_ref().and_then(quantity),
             grace_period: threshold.grace_period,
             eta: match met {
                 Some(Met { by_prediction: false, .. }) => None,

@@ -110,11 +110,12 @@ impl SignalFilter {
     }
 
     /// Returns the observations of the sample after node-level reclaim. It belongs to the sample before it:
-    /// the state does not change, and implausible readings are unknown.
-    pub(crate) fn observe_again(&self, node: &NodeStats, rules: &Rules) -> Observations {
+    /// the state does not change, and implausible readings are unknown. The signal that requested the reclaim was
+    /// accepted in the sample before, so no change of it can have lasted.
+    pub(crate) fn observe_again(&self, at: Timestamp, node: &NodeStats, rules: &Rules) -> Observations {
         let mut observations = observe(node, rules.memory().measure);
-        if !rules.are_kubelets() {
-            self.recheck(node, &mut observations);
+        if let Some(max_unknown) = rules.max_unknown() {
+            self.clone().reject(at, node, max_unknown, &mut observations, &mut Vec::new());
         }
         observations
     }

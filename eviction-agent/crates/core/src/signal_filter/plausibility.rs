@@ -110,18 +110,6 @@ impl SignalFilter {
         self.oom_killed = false;
     }
 
-    /// Removes implausible readings from the observations of another sample. The state does not change.
-    pub(super) fn recheck(&self, node: &NodeStats, observations: &mut Observations) {
-        for signal in Signal::ALL {
-            let Some(seen) = observations.get(signal) else { continue };
-            let explained = self.is_explained(node, signal, seen);
-            let accepted = self.histories[signal as usize].accepted;
-            if check_possible(signal, seen).and_then(|()| check_change(seen, accepted, explained)).is_err() {
-                observations.set(signal, Reading::Unknown(UnknownReason::Implausible));
-            }
-        }
-    }
-
     /// Returns whether any value of a signal is plausible: it is of memory, and either a process was killed for lack
     /// of memory or the kernel's other values confirm it.
     fn is_explained(&self, node: &NodeStats, signal: Signal, seen: Observation) -> bool {

@@ -27,23 +27,23 @@ pub struct Snapshot {
     volumes: Vec<NamedEntry<VolumeStatValues>>,
     /// The pods that the snapshot is indexed for.
     indexed: Option<Arc<PodSet>>,
-    /// The index of each pod's statistics or `NO_STATS`, by the index of the pod.
-    stats_index: Vec<u32>,
+    /// The index of each pod's statistics, if it has any, by the index of the pod.
+    stats_index: Vec<Option<u32>>,
 }
 
 /// The statistics of a pod. Its texts and lists are ranges, from the first index to the one behind the last.
 #[derive(Clone, Copy, Debug)]
 struct PodEntry {
-    uid: (u32, u32),
-    containers: (u32, u32),
-    volumes: (u32, u32),
+    uid: (usize, usize),
+    containers: (usize, usize),
+    volumes: (usize, usize),
     values: PodStatValues,
 }
 
 /// A container or a volume.
 #[derive(Clone, Copy, Debug)]
 struct NamedEntry<V> {
-    name: (u32, u32),
+    name: (usize, usize),
     values: V,
 }
 
@@ -68,8 +68,8 @@ impl Snapshot {
         values.has_memory |= values.memory_working_set.is_some();
         let entry = PodEntry {
             uid: self.write(uid),
-            containers: empty_at(self.containers.len()),
-            volumes: empty_at(self.volumes.len()),
+            containers: (self.containers.len(), self.containers.len()),
+            volumes: (self.volumes.len(), self.volumes.len()),
             values,
         };
         self.pods.push(entry);
@@ -81,7 +81,7 @@ impl Snapshot {
         let name = self.write(name);
         self.containers.push(NamedEntry { name, values });
         if let Some(pod) = self.pods.last_mut() {
-            pod.containers.1 = index(self.containers.len());
+            pod.containers.1 = self.containers.len();
         }
         self
     }
@@ -91,22 +91,16 @@ impl Snapshot {
         let name = self.write(name);
         self.volumes.push(NamedEntry { name, values });
         if let Some(pod) = self.pods.last_mut() {
-            pod.volumes.1 = index(self.volumes.len());
+            pod.volumes.1 = self.volumes.len();
         }
         self
     }
 
-    /// Copies a text and returns its range. Once there are 4 GiB of names, further names are empty.
-    fn write(&mut self, text: &str) -> (u32, u32) {
+    /// Copies a text and returns its range.
+    fn write(&mut self, text: &str) -> (usize, usize) {
         let start = self.text.len();
-        let end = start + text.len();
-        match (u32::try_from(start), u32::try_from(end)) {
-            (Ok(start), Ok(end)) => {
-                self.text.push_str(text);
-                (start, end)
-            }
-            _ => (0, 0),
-        }
+        self.text.push_str(text);
+        (start, self.text.len())
     }
 
     /// Returns the number of pods with statistics.
@@ -173,43 +167,32 @@ impl<'a> PodStats<'a> {
     }
 }
 
-fn empty_at(length: usize) -> (u32, u32) {
-    (index(length), index(length))
-}
-
-fn index(length: usize) -> u32 {
-    u32::try_from(length).unwrap_or(u32::MAX)
-}
-
-fn part(text: &str, (start, end): (u32, u32)) -> &str {
-    text.get(start as usize..end as usize).unwrap_or_default()
+fn part(text: &str, (start, end): (usize, usize)) -> &str {
+    text.get(start..end).unwrap_or_default()
 }
 
 /// Returns the names and values in a range of entries.
 fn named<'a, V: Copy>(
     text: &'a str,
     all: &'a [NamedEntry<V>],
-    (start, end): (u32, u32),
+    (start, end): (usize, usize),
 ) -> impl DoubleEndedIterator<Item = (&'a str, V)> + ExactSizeIterator {
-    all.get(start as usize..end as usize).unwrap_or_default().iter().map(move |entry| {
+    all.get(start..end).unwrap_or_default().iter().map(move |entry| {
         step();
         (part(text, entry.name), entry.values)
     })
 }
-
-/// The index of a pod that has no statistics.
-const NO_STATS: u32 = u32::MAX;
 
 impl Snapshot {
     /// Finds the statistics of each pod, for [`Snapshot::stats_of`].
     pub fn index(&mut self, pods: &Arc<PodSet>) {
         let mut stats_index = std::mem::take(&mut self.stats_index);
         stats_index.clear();
-        stats_index.resize(pods.len(), NO_STATS);
+        stats_index.resize(pods.len(), None);
         // If several statistics have the same uid, the last one counts.
         for (at, pod) in (0..).zip(self.pods()) {
             if let Some(index) = pods.index_of(pod.uid()) {
-                stats_index[index as usize] = at;
+                stats_index[index as usize] = Some(at);
             }
         }
         for &(index, first) in pods.repeated() {
@@ -233,7 +216,7 @@ impl Snapshot {
 
     /// Returns the statistics of the pod at an index among those that the snapshot is indexed for.
     pub fn stats_of(&self, pod: u32) -> Option<PodStats<'_>> {
-        self.pod(*self.stats_index.get(pod as usize)?)
+        self.pod((*self.stats_index.get(pod as usize)?)?)
     }
 }
 
@@ -333,9 +316,11 @@ pub struct MemoryDetail {
 /// `stats.MemoryStats`, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryStats {
-    /// `availableBytes`.
+    /// The available memory.
+    #[serde(rename = "availableBytes")]
     pub available: Option<u64>,
-    /// `workingSetBytes`.
+    /// The working set.
+    #[serde(rename = "workingSetBytes")]
     pub working_set: Option<u64>,
     /// When the values were read.
     pub time: Option<Timestamp>,
@@ -344,13 +329,16 @@ pub struct MemoryStats {
 /// `stats.FsStats` of a whole file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FsStats {
-    /// `availableBytes`.
+    /// The available bytes.
+    #[serde(rename = "availableBytes")]
     pub available: Option<u64>,
-    /// `capacityBytes`.
+    /// The size in bytes.
+    #[serde(rename = "capacityBytes")]
     pub capacity: Option<u64>,
-    /// `inodesFree`.
+    /// The available inodes.
+    #[serde(rename = "inodesFree")]
     pub inodes_free: Option<u64>,
-    /// `inodes`.
+    /// All inodes.
     pub inodes: Option<u64>,
     /// When the values were read.
     pub time: Option<Timestamp>,
@@ -359,9 +347,11 @@ pub struct FsStats {
 /// `stats.RlimitStats`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessStats {
-    /// `maxpid`.
+    /// The number of process ids.
+    #[serde(rename = "maxpid")]
     pub max: Option<i64>,
-    /// `curproc`.
+    /// The number of tasks.
+    #[serde(rename = "curproc")]
     pub running: Option<i64>,
     /// When the values were read.
     pub time: Option<Timestamp>,

@@ -19,7 +19,7 @@ use crate::reading::{Reading, UnknownReason};
 use crate::signal::{Resource, Signal};
 use crate::snapshot::MemoryDetail;
 use crate::time::{GO_ZERO, Timestamp, is_unset, since};
-use crate::units::{GoDuration, Limit, Nanos, ThresholdValue};
+use crate::units::{GoDuration, Limit, Nanos};
 
 /// The largest number of configured thresholds. It leaves indices for the four derived thresholds.
 const MAX_THRESHOLDS: usize = 250;
@@ -160,7 +160,7 @@ impl Thresholds {
             let threshold = self.threshold(*met);
             MetSince {
                 signal: threshold.signal,
-                value: text_of(&threshold.value),
+                value: threshold.value.configured(),
                 grace_period: threshold.grace_period,
                 first_seen: met.first_seen,
                 grace_period_over: met.grace_period_over,
@@ -172,7 +172,7 @@ impl Thresholds {
     pub(crate) fn restore(&mut self, met: &MetSince) {
         let matches = |threshold: &Threshold| {
             (threshold.signal, threshold.grace_period) == (met.signal, met.grace_period)
-                && text_of(&threshold.value) == met.value
+                && threshold.value.configured() == met.value
         };
         let index = self.all.iter().position(matches).and_then(|index| u8::try_from(index).ok());
         if let Some(index) = index
@@ -189,10 +189,11 @@ impl Thresholds {
 
     /// Returns the state of other thresholds. Thresholds that are the same in both have been met for as long
     /// as before.
-    pub(crate) fn replaced(&self, given: &[Threshold], derived: Option<(usize, DiskLayout)>) -> Self {
+    pub(crate) fn replaced(&self, given: &[Threshold], layout: Option<DiskLayout>) -> Self {
         let mut new = Self::new(given);
-        if let Some((room, layout)) = derived {
-            new.derive_containerfs(room, layout);
+        if let Some(layout) = layout {
+            // The room does not matter, because all changes become visible.
+            new.derive_containerfs(0, layout);
             new.show_all();
         }
         let index_of = |old: &Threshold| new.all.iter().position(|threshold| threshold.is_like(old));
@@ -266,22 +267,14 @@ impl Threshold {
 pub struct MetSince {
     /// The signal.
     pub signal: Signal,
-    /// The value in the form of [`text_of`]. With a changed value it is another threshold.
-    pub value: Box<str>,
+    /// The value as in a configuration. With a changed value it is another threshold.
+    pub value: String,
     /// The grace period. Zero for a hard threshold.
     pub grace_period: GoDuration,
     /// Since when the threshold is met.
     pub first_seen: Timestamp,
     /// Whether the grace period is over, so that the threshold stays met until its minimum reclaim is reached.
     pub grace_period_over: bool,
-}
-
-/// Returns the value of a threshold in the form of the persisted state.
-pub fn text_of(value: &ThresholdValue) -> Box<str> {
-    match value {
-        ThresholdValue::Quantity(quantity) => quantity.to_string().into(),
-        ThresholdValue::Percentage(share) => format!("{share}").into(),
-    }
 }
 
 /// Whether the further conditions of memory thresholds are fulfilled. Only if they are `Fulfilled`, a memory

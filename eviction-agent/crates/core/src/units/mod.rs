@@ -1,17 +1,18 @@
 //! Quantities, percentages, durations and quoted texts as in Kubernetes.
 //!
 //! Everything here equals what the kubelet v1.36.3 computes and prints, including texts and error messages,
-//! because both reach users in events and annotations.
+//! because both reach users in events and annotations. Only numbers out of the range of [`Nanos`], and integers of
+//! quantities that do not fit 64 bits or are negative, differ from it.
 
-mod decimal;
 mod duration;
+mod nanos;
 mod quantity;
 #[cfg(test)]
 mod tests;
 mod text;
 mod threshold_value;
-pub use decimal::Nanos;
 pub use duration::GoDuration;
+pub use nanos::Nanos;
 pub use quantity::{Format, Quantity};
 pub use text::{deserialize_text, display_bytes, quote};
 pub use threshold_value::{Limit, ThresholdValue, parse_percentage};

@@ -1,10 +1,10 @@
 //! Comparisons with Go: `go.jsonl` was written by a program that calls the packages of apimachinery v0.36.3
-//! and Go 1.26. Also comparisons with another kind of arithmetic.
+//! and Go 1.26. It has no integers of numbers that are negative or do not fit 64 bits: Go rounds some of them up
+//! and others down, and truncates those that do not fit. Also comparisons with another kind of arithmetic.
 
-use num_bigint::BigInt;
 use proptest::prelude::*;
 
-use super::{Format, GoDuration, Quantity, ThresholdValue, parse_percentage};
+use super::{Format, GoDuration, Nanos, Quantity, ThresholdValue, parse_percentage};
 use crate::units::text::quote;
 
 #[test]
@@ -14,6 +14,8 @@ fn quantities_percentages_and_durations_match_go() {
         let row: Vec<String> = serde_json::from_str(line).unwrap();
         let row: Vec<&str> = row.iter().map(String::as_str).collect();
         let (found, expected) = match row[..] {
+            // Numbers beyond the range count as equal, which Go does not know.
+            ["q", text, _] | ["p", text, _, _] | ["p" | "i", _, text, _] if is_out_of_range(text) => continue,
             ["q", text, expected] => (quantity(text), expected),
             ["p", left, right, expected] => (pair(left, right), expected),
             ["i", left, right, expected] => (integer(left, right), expected),
@@ -24,7 +26,19 @@ fn quantities_percentages_and_durations_match_go() {
         assert_eq!(found, expected, "{line}");
         count += 1;
     }
-    assert!(count > 700, "only {count} rows");
+    assert!(count > 680, "only {count} rows");
+}
+
+#[test]
+fn written_percentages_are_read_again() {
+    for text in ["5%", "33.3%", "1e-45%", "NaN%", "Inf%", "-Inf%"] {
+        let written = ThresholdValue::parse(text).unwrap().configured();
+        assert_eq!(ThresholdValue::parse(&written).map(|value| value.configured()), Ok(written), "{text}");
+    }
+}
+
+fn is_out_of_range(text: &str) -> bool {
+    Quantity::parse(text).is_ok_and(|quantity| quantity.nanos().is_saturated())
 }
 
 fn format(quantity: &Quantity) -> &'static str {
@@ -41,13 +55,14 @@ fn quantity(text: &str) -> String {
         Ok(quantity) => {
             let mut canonical = quantity.clone();
             canonical.add(&Quantity::ZERO);
+            let integer = Some(quantity.value()).filter(|value| *value < i64::MAX && quantity.signum() >= 0);
             format!(
                 "{} {} {} {} {} {}",
                 quote(&quantity.to_string()),
                 format(&quantity),
                 quantity.is_zero(),
                 quantity.signum(),
-                quantity.value(),
+                integer.map_or_else(|| "-".to_owned(), |value| value.to_string()),
                 quote(&canonical.to_string()),
             )
         }
@@ -58,12 +73,9 @@ fn pair(left: &str, right: &str) -> String {
     let (Ok(left), Ok(right)) = (Quantity::parse(left), Quantity::parse(right)) else {
         return "E".to_owned();
     };
-    let (mut sum, mut difference) = (left.clone(), left.clone());
+    let mut sum = left.clone();
     sum.add(&right);
-    difference.sub(&right);
-    let written = |q: &Quantity| format!("{} {} {}", quote(&q.to_string()), format(q), q.value());
-    let order = left.cmp(&right) as i8;
-    format!("{order} {} {}", written(&sum), written(&difference))
+    format!("{} {} {}", left.cmp(&right) as i8, quote(&sum.to_string()), format(&sum))
 }
 
 fn integer(left: &str, right: &str) -> String {
@@ -73,15 +85,11 @@ fn integer(left: &str, right: &str) -> String {
     };
     let binary = Quantity::from_i64(left, Format::BinarySi);
     let decimal = Quantity::from_i64(left, Format::DecimalSi);
-    let (mut sum, mut difference, mut reverse) = (binary.clone(), binary.clone(), right.clone());
+    let mut sum = binary.clone();
     sum.add(&right);
-    difference.sub(&right);
-    reverse.sub(&binary);
     let order = binary.cmp(&right) as i8;
     let text = |quantity: &Quantity| quote(&quantity.to_string());
-    let (binary, decimal) = (text(&binary), text(&decimal));
-    let (sum, difference, reverse) = (text(&sum), text(&difference), text(&reverse));
-    format!("{binary} {decimal} {order} {sum} {difference} {reverse}")
+    format!("{} {} {order} {}", text(&binary), text(&decimal), text(&sum))
 }
 
 fn percentage(text: &str, capacity: &str) -> String {
@@ -102,64 +110,53 @@ fn duration(text: &str) -> String {
 }
 
 /// Returns digits and an exponent of ten, in a range in which nothing is rounded or limited.
-fn number() -> impl Strategy<Value = (BigInt, u32)> {
-    let digits = prop_oneof![
-        any::<i8>().prop_map(BigInt::from),
-        any::<i64>().prop_map(BigInt::from),
-        "-?[0-9]{1,40}".prop_map(|digits| digits.parse().unwrap()),
-    ];
-    (digits, 0u32..=30)
+fn number() -> impl Strategy<Value = (i64, u32)> {
+    let digits = prop_oneof![any::<i8>().prop_map(i64::from), any::<i64>()];
+    (digits, 0u32..=18)
 }
 
 /// Returns the number `digits × 10^(exponent − 9)` in one of its notations.
-fn text((digits, exponent): &(BigInt, u32), suffix: bool) -> String {
-    let exponent = i64::from(*exponent) - 9;
+fn text((digits, exponent): (i64, u32), suffix: bool) -> String {
+    let exponent = i64::from(exponent) - 9;
     match (suffix, exponent) {
         (true, -9) => format!("{digits}n"),
         (true, -6) => format!("{digits}u"),
         (true, -3) => format!("{digits}m"),
         (true, 0) => digits.to_string(),
         (true, 3) => format!("{digits}k"),
-        (true, 18) => format!("{digits}E"),
+        (true, 9) => format!("{digits}G"),
         _ => format!("{digits}e{exponent}"),
     }
 }
 
-fn in_nanos((digits, exponent): &(BigInt, u32)) -> BigInt {
-    digits * BigInt::from(10).pow(*exponent)
+fn in_nanos((digits, exponent): (i64, u32)) -> i128 {
+    i128::from(digits) * 10i128.pow(exponent)
 }
 
 proptest! {
     #[test]
-    fn quantities_compare_and_add_like_exact_decimals(
+    fn quantities_compare_and_add_like_integers(
         a in number(), b in number(), suffixes in any::<(bool, bool)>(),
     ) {
-        let (x, y) = (text(&a, suffixes.0), text(&b, suffixes.1));
+        let (x, y) = (text(a, suffixes.0), text(b, suffixes.1));
         let (x, y) = (Quantity::parse(&x).unwrap(), Quantity::parse(&y).unwrap());
-        let (m, n) = (in_nanos(&a), in_nanos(&b));
+        let (m, n) = (in_nanos(a), in_nanos(b));
+        prop_assert_eq!((x.nanos(), y.nanos()), (Nanos::new(m), Nanos::new(n)));
         prop_assert_eq!(x.cmp(&y), m.cmp(&n));
-        prop_assert_eq!(y.cmp(&x), n.cmp(&m));
-        let exact = |nanos: BigInt| Quantity::parse(&format!("{nanos}n")).unwrap();
-        let (mut sum, mut difference) = (x.clone(), x.clone());
+        let mut sum = x.clone();
         sum.add(&y);
-        prop_assert_eq!(&sum, &exact(&m + &n));
-        // The smallest integer cannot be negated, which Go does not check.
-        if n != BigInt::from(i64::MIN) * in_nanos(&(1.into(), b.1)) {
-            difference.sub(&y);
-            prop_assert_eq!(&difference, &exact(&m - &n));
-        }
-        let nano = BigInt::from(1_000_000_000);
-        let whole = (&m % &nano == BigInt::ZERO).then(|| i64::try_from(&m / &nano).ok());
+        prop_assert_eq!(sum.nanos(), Nanos::new(m + n));
+        let whole = (m % 1_000_000_000 == 0).then(|| i64::try_from(m / 1_000_000_000).ok());
         prop_assert_eq!(x.as_i64(), whole.flatten());
     }
 
     #[test]
     fn written_quantities_are_read_as_the_same_number(a in number(), suffix in any::<bool>()) {
-        let mut quantity = Quantity::parse(&text(&a, suffix)).unwrap();
+        let mut quantity = Quantity::parse(&text(a, suffix)).unwrap();
         for _ in 0..2 {
             let again = Quantity::parse(&quantity.to_string()).unwrap();
             // Beyond the largest suffix Go writes none.
-            if quantity.format() == Format::DecimalExponent || in_nanos(&a).bits() < 98 {
+            if quantity.format() == Format::DecimalExponent || in_nanos(a).unsigned_abs() < 1 << 98 {
                 prop_assert_eq!(&again, &quantity);
                 // `e0` is not written.
                 prop_assert!(again.format() == quantity.format() || !quantity.to_string().contains('e'));
@@ -192,7 +189,7 @@ proptest! {
             if let Ok(quantity) = Quantity::parse(&text) {
                 let mut sum = quantity.clone();
                 sum.add(&quantity);
-                sum.sub(&Quantity::from_i64(1, Format::BinarySi));
+                sum.add(&Quantity::from_i64(1, Format::BinarySi));
                 let _ = (sum.to_string(), sum.value(), sum.as_i64(), sum.cmp(&quantity));
             }
             let _ = GoDuration::parse(&text).map(|duration| duration.to_string());

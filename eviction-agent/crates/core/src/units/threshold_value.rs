@@ -37,7 +37,8 @@ impl ThresholdValue {
             Self::Quantity(quantity) => quantity.to_string(),
             Self::Percentage(share) => {
                 let percent = format!("{share}e2").parse::<f64>();
-                percent.map_or_else(|_| share.to_string(), |percent| format!("{percent}%"))
+                // Infinity and NaN have no exponent.
+                percent.map_or_else(|_| format!("{share}%"), |percent| format!("{percent}%"))
             }
         }
     }
@@ -45,8 +46,8 @@ impl ThresholdValue {
     /// Returns the absolute value for a capacity, for comparisons.
     pub fn nanos(&self, capacity: i64) -> Nanos {
         match self {
-            Self::Quantity(quantity) => Nanos::from_quantity(quantity),
-            Self::Percentage(_) => Nanos::from_quantity(&self.quantity(capacity)),
+            Self::Quantity(quantity) => quantity.nanos(),
+            Self::Percentage(_) => self.quantity(capacity).nanos(),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::node_conditions;
 use crate::node_conditions::pressure::{
     InitialCondition, Pressure, PressureCause, Pressures, PublishedCondition, Status,
 };
-use crate::signal::NodeCondition::MemoryPressure;
+use crate::signal::NodeCondition::{self, MemoryPressure};
 use crate::signal::Signal::MemoryAvailable;
 use crate::time::later;
 use crate::units::GoDuration;
@@ -100,7 +100,7 @@ fn condition_from_before_the_start_holds_for_the_rest_of_its_period() {
     let decision = sample(&mut engine, 249, 500);
     assert_eq!(memory(&mut pressures, &decision).status, Status::False);
     engine.seed_conditions(seed.iter().filter_map(InitialCondition::raised));
-    pressures.seed(&seed);
+    seed.iter().for_each(|it| pressures.restore(it.condition, it.published));
     let mut observe = |seconds| {
         let decision = sample(&mut engine, seconds, 500);
         memory(&mut pressures, &decision)
@@ -137,6 +137,10 @@ fn published_condition_counts_as_met_until_the_next_heartbeat() {
     assert_eq!(initial(&kubelets, 250), []);
 }
 
+fn restore(pressures: &mut Pressures, published: &[PublishedCondition; 3]) {
+    NodeCondition::ALL.iter().zip(published).for_each(|(condition, it)| pressures.restore(*condition, *it));
+}
+
 #[test]
 fn next_agent_continues_from_the_published_conditions() {
     let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
@@ -148,12 +152,12 @@ fn next_agent_continues_from_the_published_conditions() {
     assert_eq!(published[MemoryPressure as usize], expected);
     // The condition has not been written to the node yet: neither the time of the change nor the hard threshold is lost.
     let mut next = Pressures::default();
-    next.restore(&published);
+    restore(&mut next, &published);
     let mut engine = memory_engine();
     let pressure = memory(&mut next, &sample(&mut engine, 30, 150));
     assert_eq!((pressure.since, pressure.hard), (Some(at(20)), true));
     let mut next = Pressures::default();
-    next.restore(&published);
+    restore(&mut next, &published);
     let mut engine = memory_engine();
     assert_eq!(memory(&mut next, &sample(&mut engine, 30, 500)).since, Some(at(30)), "it has changed since");
 }

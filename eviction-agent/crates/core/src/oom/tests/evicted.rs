@@ -14,6 +14,30 @@ fn container_of_an_evicted_pod_is_attributed_to_the_agent() {
 }
 
 #[test]
+fn container_that_ends_after_its_evicted_pod_was_removed_has_the_name_of_the_pod() {
+    let mut engine = counting_engine();
+    evict_a(&mut engine.engine, 1);
+    step(&mut engine.engine, 2, Event::Pods(set(vec![pod("b", "10")])));
+    ended(&mut engine, 3, cgroup());
+    let ends = remaining_terminations(&mut engine);
+    assert_eq!(ends[0].container.to_string(), "container main of default/pod-a");
+    assert_eq!(ends[0].cause, TerminationCause::EvictedByAgent);
+    assert_eq!(engine.engine.oom().anomalies().unknown_pods, 0);
+}
+
+#[test]
+fn eviction_with_a_grace_period_of_hours_explains_a_termination_that_waits_for_records() {
+    let mut engine = counting_engine();
+    evict_a(&mut engine.engine, 1);
+    ended(&mut engine, 8_000, cgroup());
+    step(&mut engine.engine, 8_001, Event::Pods(set(vec![pod("b", "10")])));
+    assert_eq!(
+        only_termination(&remaining_terminations(&mut engine)),
+        (TerminationCause::EvictedByAgent, Explanation::EvictionInProgress, None)
+    );
+}
+
+#[test]
 fn termination_before_the_eviction_is_not_attributed_to_it() {
     let mut engine = counting_engine();
     ended(&mut engine, 1, cgroup());

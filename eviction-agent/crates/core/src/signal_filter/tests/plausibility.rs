@@ -117,20 +117,23 @@ fn capacity_jump_is_accepted_only_once_it_lasts() {
 #[test]
 fn implausible_second_sample_evicts_no_pod() {
     let mut engine = memory_and_disk_engine();
-    let with_disk = |available, seconds| {
+    let with_disk = |available, capacity, seconds| {
         let fs = FsStats {
             available: Some(available),
-            capacity: Some(1000),
+            capacity: Some(capacity),
             time: Some(at(seconds)),
             ..FsStats::default()
         };
         NodeStats { node_fs: Reading::Known(fs), ..node(900, 900, at(seconds)) }
     };
-    let decision = sample(&mut engine, 1, with_disk(9, 1));
-    assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::AwaitingReclaim);
-    let again = snapshot(with_disk(2000, 2), &[]);
-    let decision = step(&mut engine, 2, Event::Reclaimed(Ok(again)));
-    assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::Reclaimed);
+    // However long the reclaim takes, one reading is not a lasting change.
+    for (first, second, available, capacity) in [(1, 2, 2000, 1000), (11, 600, 5, 9000)] {
+        let decision = sample(&mut engine, first, with_disk(9, 1000, first));
+        assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::AwaitingReclaim);
+        let again = snapshot(with_disk(available, capacity, second), &[]);
+        let decision = step(&mut engine, second, Event::Reclaimed(Ok(again)));
+        assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::Reclaimed);
+    }
 }
 
 #[test]

@@ -2,19 +2,15 @@
 
 use std::sync::Arc;
 
-use num_bigint::BigInt;
+use super::{Format, Quantity, binary_suffixes, decimal_suffixes};
+use crate::units::nanos::Nanos;
 
-use super::{Amount, Format, Quantity, binary_suffixes, decimal_suffixes};
-use crate::units::decimal::Decimal;
-
-/// The maximum length of a text. The kubelet would parse longer texts, and need minutes for that.
+/// The maximum length of a text, because some texts are kept. The kubelet would parse longer ones, and need minutes
+/// for that.
 const MAX_LENGTH: usize = 10_000;
 
-/// The largest number of decimal digits that always fit an `i64`.
-const MAX_DIGITS: i64 = 18;
-
-/// The finest scale that is kept.
-const NANO: i32 = -9;
+/// The number of decimal places that are kept.
+const NANO_PLACES: i32 = 9;
 
 /// The error for a text with anything but a sign, digits, a point and a suffix.
 const WRONG_FORMAT: &str =
@@ -25,6 +21,7 @@ struct Parts<'a> {
     positive: bool,
     /// The sign, the digits and the point, as written.
     value: &'a str,
+    /// The digits before the point, without leading zeros, but at least one digit.
     integer: &'a str,
     fraction: &'a str,
     suffix: &'a str,
@@ -46,83 +43,72 @@ impl Quantity {
         if text.len() > MAX_LENGTH {
             return Err(format!("quantity is longer than {MAX_LENGTH} characters"));
         }
-        if text == "0" {
-            return Ok(Self { text: Some(Arc::from(text)), ..Self::ZERO });
-        }
         let parts = split(text)?;
-        let (exponent, format) = interpret(parts.suffix).ok_or("unable to parse quantity's suffix")?;
-        match fast(text, &parts, exponent, format) {
-            Some(quantity) => Ok(quantity),
-            None => slow(&parts, exponent, format),
+        let (exponent, mut format) = interpret(parts.suffix).ok_or("unable to parse quantity's suffix")?;
+        let digits = format!("{}{}", parts.integer, parts.fraction);
+        let places = i32::try_from(parts.fraction.len()).unwrap_or(i32::MAX);
+        let (factor, scale) = match format {
+            Format::BinarySi => (1u64 << exponent, places),
+            // Exponents wrap around in Go.
+            Format::DecimalExponent | Format::DecimalSi => (1, places.wrapping_sub(exponent)),
+        };
+        let mut nanos = in_nanos(&times(&digits, factor), scale);
+        // Go parses a number that surely fits 64 bits in another way. Then the text may have no digits, and may
+        // be kept.
+        let (is_short, is_kept) = match format {
+            Format::BinarySi => (
+                places == 0 && digits.len() + exponent.unsigned_abs() as usize * 3 / 10 <= 14,
+                digits.parse().is_ok_and(|number: u64| !number.is_multiple_of(8)),
+            ),
+            Format::DecimalExponent | Format::DecimalSi => (
+                digits.len() <= 18 && exponent.wrapping_sub(places) >= -NANO_PLACES,
+                scale % 3 == 0 && !digits.ends_with("000") && !digits.starts_with('0'),
+            ),
+        };
+        if !is_short && !parts.value.contains(|c: char| c.is_ascii_digit()) {
+            return Err("unable to parse numeric part of quantity".to_owned());
         }
+        if format == Format::BinarySi {
+            nanos = nanos.min(Nanos::from_units(i64::MAX.into()));
+            if (Nanos::new(1)..Nanos::from_units(1)).contains(&nanos) {
+                format = Format::DecimalSi;
+            }
+        }
+        if !parts.positive {
+            nanos = Nanos::ZERO.minus(nanos);
+        }
+        let text = (is_short && is_kept || nanos.is_saturated()).then(|| Arc::from(text));
+        Ok(Self { nanos, format, text })
     }
 }
 
-/// Returns the 64-bit representation, if the number is short enough for Go to choose it.
-fn fast(text: &str, parts: &Parts<'_>, exponent: i32, format: Format) -> Option<Quantity> {
-    let digits = |text: &str| i64::try_from(text.len()).unwrap_or(i64::MAX / 4);
-    let (integer, fraction) = (digits(parts.integer), digits(parts.fraction));
-    let (precision, factor, scale) = match format {
-        Format::DecimalExponent | Format::DecimalSi => (MAX_DIGITS - integer - fraction, 1, exponent),
-        Format::BinarySi if fraction == 0 => {
-            (14 - integer - i64::from(exponent * 3 / 10), 1i64 << exponent, 0)
-        }
-        Format::BinarySi => return None,
-    };
-    if precision < 0 {
-        return None;
+/// Returns the digits of a product.
+fn times(digits: &str, factor: u64) -> String {
+    let mut carry = 0;
+    let mut low = Vec::with_capacity(digits.len());
+    for digit in digits.bytes().rev() {
+        carry += u64::from(digit - b'0') * factor;
+        low.push(char::from(b'0' + (carry % 10) as u8));
+        carry /= 10;
     }
-    let scale = scale.wrapping_sub(i32::try_from(fraction).ok()?);
-    if scale < NANO {
-        return None;
-    }
-    let shifted = format!("{}{}", parts.integer, parts.fraction);
-    let number: i64 = shifted.parse().ok()?;
-    let product = number.checked_mul(factor)?;
-    let keeps_text = match format {
-        Format::BinarySi => number & 7 != 0,
-        Format::DecimalExponent | Format::DecimalSi => {
-            scale % 3 == 0 && !shifted.ends_with("000") && !shifted.starts_with('0')
-        }
-    };
-    Some(Quantity {
-        amount: Amount::Scaled { value: if parts.positive { product } else { -product }, scale },
-        format,
-        text: keeps_text.then(|| Arc::from(text)),
-    })
+    let low: String = low.into_iter().rev().collect();
+    format!("{carry}{low}")
 }
 
-/// Returns the representation of arbitrary precision, rounded and limited.
-fn slow(parts: &Parts<'_>, exponent: i32, mut format: Format) -> Result<Quantity, String> {
-    let unsigned = parts.value.trim_start_matches(['+', '-']);
-    let (integer, fraction) = unsigned.split_once('.').unwrap_or((unsigned, ""));
-    if integer.is_empty() && fraction.is_empty() {
-        return Err("unable to parse numeric part of quantity".to_owned());
+/// Returns `digits × 10^-scale`, rounded up.
+fn in_nanos(digits: &str, scale: i32) -> Nanos {
+    let digits = digits.trim_start_matches('0');
+    if digits.is_empty() {
+        return Nanos::ZERO;
     }
-    let places = i32::try_from(fraction.len()).unwrap_or(i32::MAX);
-    // Always a number: `split` accepts only digits.
-    let number: BigInt = format!("{integer}{fraction}").parse().unwrap_or_default();
-    let (number, scale) = match format {
-        Format::BinarySi => (number << exponent.unsigned_abs(), places),
-        Format::DecimalExponent | Format::DecimalSi => (number, places.wrapping_sub(exponent)),
-    };
-    let mut amount = Decimal::new(&number, scale.into());
-    if amount.signum() != 0 {
-        amount = amount.rounded_up(i64::from(-NANO));
-    }
-    if format == Format::BinarySi {
-        let cap = Decimal::new(&i64::MAX.into(), 0);
-        if amount.compare(&cap).is_gt() {
-            amount = cap;
-        }
-        if amount.signum() != 0 && amount.compare(&Decimal::new(&1.into(), 0)).is_lt() {
-            format = Format::DecimalSi;
-        }
-    }
-    if !parts.positive {
-        amount = amount.negated();
-    }
-    Ok(Quantity { amount: Amount::Decimal(Arc::new(amount)), format, text: None })
+    let shift = i64::from(NANO_PLACES) - i64::from(scale);
+    let dropped = usize::try_from(-shift).unwrap_or(0);
+    let (kept, dropped) = digits.split_at(digits.len().saturating_sub(dropped));
+    let number = if kept.is_empty() { Some(0) } else { kept.parse::<i128>().ok() };
+    let factor = u32::try_from(shift).map_or(Some(1), |shift| 10i128.checked_pow(shift));
+    let product = number.zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
+    let rounded = product.and_then(|product| product.checked_add(dropped.contains(|c| c != '0').into()));
+    rounded.map_or(Nanos::MAX, Nanos::new)
 }
 
 /// `parseQuantityString`: leading zeros do not count as integer digits, and a suffix may be any run of suffix

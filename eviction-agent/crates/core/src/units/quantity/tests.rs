@@ -84,10 +84,33 @@ fn parse_errors_match_those_of_kubernetes() {
         ("5mi", suffix),
         ("+-5", suffix),
         (".e-10", numeric),
+        // The negated exponent does not exist.
+        ("e-2147483648", numeric),
         ("5e99999999999999999999", suffix),
     ] {
         assert_eq!(Quantity::parse(text).unwrap_err(), error, "{text:?}");
     }
     let error = Quantity::parse(&"9".repeat(20_000)).unwrap_err();
     assert_eq!(error, "quantity is longer than 10000 characters");
+}
+
+/// The kubelet would need gigabytes of memory for some of these.
+#[test]
+fn numbers_out_of_range_are_equal_and_stay_as_written() {
+    let digits = "9".repeat(10_000);
+    let (low, high) = (parsed("-1e2147483647"), ["2e29", "12e33", "1e2000000000", &digits].map(parsed));
+    for quantity in &high {
+        assert!(low < parsed("-1e29") && parsed("1e29") < *quantity);
+        assert_eq!(*quantity, high[0]);
+        assert_eq!(quantity.value(), i64::MAX);
+        let mut sums = [quantity.clone(), parsed("1Ki")];
+        let [left, right] = &mut sums;
+        left.add(&parsed("1Ki"));
+        right.add(quantity);
+        assert_eq!(sums.map(|sum| sum.to_string()), [quantity.to_string(), quantity.to_string()]);
+    }
+    assert_eq!(high.map(|quantity| quantity.to_string()), ["2e29", "12e33", "1e2000000000", &digits]);
+    let mut beyond = parsed("1e29");
+    beyond.add(&parsed("1.5e29"));
+    assert_eq!(beyond, parsed("1.5e29"), "the larger operand");
 }
