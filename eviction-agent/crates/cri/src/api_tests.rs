@@ -52,7 +52,7 @@ fn messages_of_code() -> Messages {
                 let kind = &it[1];
                 let label = if kind.contains("repeated") { "repeated " } else { "" };
                 let base = match kind.split(',').next().unwrap() {
-                    "message" => it[4].split(['<', '>', ',']).find(|part| is_type(part)).unwrap().to_owned(),
+                    "message" => it[4].split(['<', '>', ',']).rfind(|part| is_type(part)).unwrap().to_owned(),
                     "btree_map = \"string" => "map<string, string>".to_owned(),
                     other if other.starts_with("enumeration") => other.split('"').nth(1).unwrap().to_owned(),
                     other => other.to_owned(),

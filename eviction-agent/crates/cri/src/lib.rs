@@ -6,7 +6,7 @@
 //! the sizes that a runtime reports are of compressed content. With [`proxy`] the agent needs no access to the
 //! runtime's own socket.
 
-#[allow(missing_docs, reason = "generated; k8s.io/cri-api documents the messages")]
+#[allow(missing_docs, reason = "k8s.io/cri-api documents the messages")]
 pub mod api;
 #[cfg(test)]
 mod api_tests;

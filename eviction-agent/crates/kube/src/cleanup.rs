@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use eviction_core::node::Node;
-use eviction_core::progress::ApiResult;
+use eviction_core::progress::{ApiOperation, ApiResult};
 use kube::api::ObjectList;
 use tokio::time::{Instant, sleep};
 
@@ -11,7 +11,8 @@ use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::error::OperationError;
 use crate::item::Item;
-use crate::node_patch::{Patch, is_stale, read_node, removals, send_patch};
+use crate::node_patch::{Patch, is_stale, read_request, removals, send_patch};
+use crate::nodes::parse_node;
 use crate::request::Request;
 
 /// The time limit for one node, in case others write continuously or the server stays unavailable.
@@ -107,7 +108,14 @@ async fn retry<T>(
 }
 
 async fn read(client: &Client, name: &str) -> Result<Node, Failed> {
-    read_node(client, name).await.map_err(|result| ("read", result))
+    let (result, body) = client.call(ApiOperation::Node, read_request(name)).await;
+    let node = match result {
+        // The next response would be the same.
+        ApiResult::Accepted => parse_node(&body.unwrap_or_default())
+            .map_err(|why| ApiResult::Rejected { status: 200, why: why.into() }),
+        result => Err(result),
+    };
+    node.map_err(|result| ("read", result))
 }
 
 /// Removes the agent's taints and conditions and adds them to `removed`. Returns false if there are none.
@@ -133,15 +141,10 @@ async fn remove_leftovers(
 
 impl Leftovers {
     /// Returns the agent's taints and conditions on a node.
-    fn of(node: &Node) -> Self {
+    pub(crate) fn of(node: &Node) -> Self {
         let [taints, conditions] = removals(node).map(|patch| patch.removed());
         Self { taints, conditions }
     }
-}
-
-/// Returns the agent's taints and conditions on a node, in one list.
-pub(crate) fn leftovers(node: &Node) -> Vec<String> {
-    removals(node).iter().flat_map(Patch::removed).collect()
 }
 
 /// Whether a retry may succeed.
@@ -185,6 +188,18 @@ mod tests {
         .await;
         let client = Client::new(access).unwrap();
         assert_eq!(list_nodes(&client).await.unwrap(), ["n1", "n2"]);
+        assert_eq!(seen.lock().unwrap().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn an_undecodable_node_is_read_once() {
+        let node = r#"{"kind": "Node", "metadata": {"name": "n1", "uid": "1"}, "spec": {"taints": 5}}"#;
+        let (access, seen) = serve(move |_| json(200, node)).await;
+        let client = Client::new(access).unwrap();
+        for result in [clean_node(&client, "n1", false).await, find_leftovers(&client, "n1").await] {
+            let error = result.unwrap_err().to_string();
+            assert!(error.starts_with("read node n1: spec.taints: invalid type"), "{error}");
+        }
         assert_eq!(seen.lock().unwrap().len(), 2);
     }
 }

@@ -19,7 +19,7 @@ use crate::metrics::{Observer, operation};
 use crate::reachability::{RequestFailures, is_handled};
 use crate::request::{Request, read_to_end, status_message};
 use crate::response::{interpret, log_missing_permission};
-use crate::stack::{CredentialsLock, NONE, Service, Stack, WATCHES};
+use crate::stack::{BUILD_WITHIN, NONE, Service, Stack, WATCHES, lock_credentials};
 use crate::token_file::TokenFile;
 
 /// How long a connection may be idle before a request keeps it alive. The API server closes it after 90 s
@@ -197,14 +197,15 @@ impl Client {
         if let Some(stack) = &*lock(&self.shared.stack) {
             return Ok(Arc::clone(stack));
         }
-        let credentials = CredentialsLock::acquire(&self.shared.access).await?;
+        let credentials = lock_credentials(&self.shared.access).await?;
         if let Some(stack) = &*lock(&self.shared.stack) {
             return Ok(Arc::clone(stack));
         }
         let shared = Arc::clone(&self.shared);
         // The read continues if this request times out, so that a later request finds its result.
         let built = tokio::task::spawn_blocking(move || {
-            let (stack, _lock) = Stack::build_locked(&shared.access, shared.token.clone(), credentials)?;
+            let (access, token) = (&shared.access, shared.token.clone());
+            let (stack, _lock) = Stack::build_within(access, token, credentials, BUILD_WITHIN)?;
             Ok::<_, RequestError>(Arc::clone(lock(&shared.stack).insert(Arc::new(stack))))
         });
         built.await.map_err(|error| RequestError::Malformed(error.into()))?

@@ -125,7 +125,7 @@ impl Patch {
             Self::Taints(changes) => {
                 let removed = changes.iter().filter_map(|change| match change {
                     TaintChange::Remove { key, effect, .. } => Some(format!("{key}:{}", effect.name())),
-                    TaintChange::Replace { .. } | TaintChange::Add { .. } => None,
+                    TaintChange::Add { .. } => None,
                 });
                 removed.collect()
             }
@@ -136,11 +136,16 @@ impl Patch {
     /// Logs changes of taints, because these keep pods away from the node.
     pub(crate) fn log(&self) {
         let Self::Taints(changes) = self else { return };
+        let is_added = |removed: &str| {
+            changes.iter().any(|change| matches!(change, TaintChange::Add { key, .. } if *key == removed))
+        };
         for change in changes {
             match change {
-                TaintChange::Add { key, effect } | TaintChange::Replace { key, effect, .. } => {
+                TaintChange::Add { key, effect } => {
                     tracing::info!(key, effect = effect.name(), "the node is tainted");
                 }
+                // Only the effect changes.
+                TaintChange::Remove { key, .. } if is_added(key) => {}
                 TaintChange::Remove { key, effect, .. } => {
                     tracing::info!(key, effect = effect.name(), "the node's taint is removed");
                 }
@@ -172,8 +177,12 @@ pub(crate) async fn send_patch(
 
 /// Reads a node. Returns the result if it is another than [`ApiResult::Accepted`].
 pub(crate) async fn read_node(client: &Client, name: &str) -> Result<Node, ApiResult> {
-    let request = Request::get(format!("/api/v1/nodes/{name}")).within(WITHIN);
-    send(client, ApiOperation::Node, request).await
+    send(client, ApiOperation::Node, read_request(name)).await
+}
+
+/// Returns the request that reads a node.
+pub(crate) fn read_request(name: &str) -> Request {
+    Request::get(format!("/api/v1/nodes/{name}")).within(WITHIN)
 }
 
 async fn send(client: &Client, operation: ApiOperation, request: Request) -> Result<Node, ApiResult> {
@@ -197,21 +206,14 @@ fn taint_patch(node: &Node, changes: &[TaintChange]) -> Vec<u8> {
         json!({"op": "test", "path": "/metadata/uid", "value": node.uid}),
         json!({"op": "test", "path": "/metadata/resourceVersion", "value": node.resource_version}),
     ];
-    let taint = |key: &str, effect: &str| json!({"key": key, "effect": effect});
     let test = |index: usize, key: &str| json!({"op": "test", "path": format!("/spec/taints/{index}/key"), "value": key});
     let mut list_exists = !node.taints.is_empty();
     for change in changes {
         match *change {
-            TaintChange::Replace { index, key, effect } => operations.extend([
-                test(index, key),
-                json!({"op": "replace", "path": format!("/spec/taints/{index}"), "value": taint(key, effect.name())}),
-            ]),
-            TaintChange::Remove { index, key, effect: _ } => operations.extend([
-                test(index, key),
-                json!({"op": "remove", "path": format!("/spec/taints/{index}")}),
-            ]),
+            TaintChange::Remove { index, key, effect: _ } => operations
+                .extend([test(index, key), json!({"op": "remove", "path": format!("/spec/taints/{index}")})]),
             TaintChange::Add { key, effect } => {
-                let taint = taint(key, effect.name());
+                let taint = json!({"key": key, "effect": effect.name()});
                 let (path, value) = match list_exists {
                     true => ("/spec/taints/-", taint),
                     false => ("/spec/taints", json!([taint])),
@@ -267,16 +269,18 @@ mod tests {
     fn taint_patch_tests_uid_version_and_taint_keys() {
         let (key, other) = ("eviction-agent.io/memory-pressure", "eviction-agent.io/pid-pressure");
         let changes = [
-            TaintChange::Replace { index: 1, key, effect: Effect::NoSchedule },
             TaintChange::Remove { index: 3, key: other, effect: Effect::NoSchedule },
+            TaintChange::Remove { index: 1, key, effect: Effect::PreferNoSchedule },
+            TaintChange::Add { key, effect: Effect::NoSchedule },
         ];
         let expected = json!([
             {"op": "test", "path": "/metadata/uid", "value": "u"},
             {"op": "test", "path": "/metadata/resourceVersion", "value": "7"},
-            {"op": "test", "path": "/spec/taints/1/key", "value": key},
-            {"op": "replace", "path": "/spec/taints/1", "value": {"key": key, "effect": "NoSchedule"}},
             {"op": "test", "path": "/spec/taints/3/key", "value": other},
             {"op": "remove", "path": "/spec/taints/3"},
+            {"op": "test", "path": "/spec/taints/1/key", "value": key},
+            {"op": "remove", "path": "/spec/taints/1"},
+            {"op": "add", "path": "/spec/taints/-", "value": {"key": key, "effect": "NoSchedule"}},
         ]);
         assert_eq!(parsed(&taint_patch(&node(4), &changes)), expected);
     }

@@ -173,7 +173,7 @@ impl Reconciler {
             Err(result) => {
                 tracing::debug!(kind, ?result, "the node is not patched");
                 self.retry.conflicts = 0;
-                self.not_patched(&result)
+                self.retry.after(&result)
             }
             Ok(patched) => {
                 patch.log();
@@ -187,7 +187,7 @@ impl Reconciler {
     async fn read_again(&mut self, kind: &str, node: &Node, refusal: &ApiResult) -> Wait {
         match read_node(&self.client, &node.name).await {
             Ok(node) => self.observed.response = Some(Arc::new(node)),
-            Err(result) => return self.not_patched(&result),
+            Err(result) => return self.retry.after(&result),
         }
         let is_same = |now: &Node| (&now.uid, &now.resource_version) == (&node.uid, &node.resource_version);
         if self.observed.newest().as_deref().is_some_and(is_same) {
@@ -195,14 +195,6 @@ impl Reconciler {
             return self.retry.after(refusal);
         }
         self.retry.conflict()
-    }
-
-    /// Returns the wait after a request that was not accepted.
-    fn not_patched(&mut self, result: &ApiResult) -> Wait {
-        if *result == ApiResult::Terminated {
-            self.observed.mark_deleted();
-        }
-        self.retry.after(result)
     }
 
     /// Lets tasks continue that wait for this update.
@@ -249,10 +241,13 @@ impl Retry {
     /// Returns the wait after another result.
     fn after(&mut self, result: &ApiResult) -> Wait {
         match result {
-            ApiResult::Accepted | ApiResult::Terminated | ApiResult::Replaced => {
+            ApiResult::Accepted | ApiResult::Replaced => {
                 self.failures.reset();
                 Wait::Change
             }
+            // The node is deleted, and the watch will report that. Changes of the desired state must not cause further
+            // requests until then.
+            ApiResult::Terminated => Wait::Only(self.failures.pause()),
             ApiResult::Throttled { pause } => Wait::Only(*pause),
             ApiResult::Forbidden { .. } | ApiResult::Rejected { .. } | ApiResult::PdbDenied { .. } => {
                 Wait::Only(REJECTION_PAUSE)
@@ -301,25 +296,16 @@ struct ObservedNode {
     watched: Option<Arc<Node>>,
     /// The state in the last response, which may arrive before the watch reports the change.
     response: Option<Arc<Node>>,
-    /// The state from the watch of a node that no longer exists according to a response.
-    deleted: Option<Arc<Node>>,
 }
 
 impl ObservedNode {
     fn new(nodes: watch::Receiver<Arc<StoreView<Node>>>) -> Self {
-        Self { nodes, watched: None, response: None, deleted: None }
-    }
-
-    /// Takes the node as deleted until the watch reports another state of it.
-    fn mark_deleted(&mut self) {
-        (self.response, self.deleted) = (None, self.watched.clone());
+        Self { nodes, watched: None, response: None }
     }
 
     /// Returns the newest state; `None` if the node does not exist or is not known yet.
     fn newest(&mut self) -> Option<Arc<Node>> {
-        let is_deleted =
-            |node: &&Arc<Node>| self.deleted.as_ref().is_some_and(|deleted| Arc::ptr_eq(node, deleted));
-        let watched = self.nodes.borrow_and_update().objects.first().filter(|it| !is_deleted(it)).cloned();
+        let watched = self.nodes.borrow_and_update().objects.first().cloned();
         let is_back = |now: &Node| self.watched.as_deref().is_some_and(|before| is_before(now, before));
         // A watch goes back to an older version only if the server's store was restored. All responses are then
         // from before the restore.
@@ -379,8 +365,6 @@ mod tests {
         assert_eq!(responded(node("b", "30")), "b30");
         assert_eq!(watched(None), "", "it was deleted");
         assert_eq!(watched(Some(node("c", "29"))), "c29");
-        observed.borrow_mut().mark_deleted();
-        assert_eq!(newest(), "", "a response says so");
         assert_eq!(watched(Some(node("d", "31"))), "d31");
     }
 
@@ -395,6 +379,8 @@ mod tests {
             let Wait::ChangeOr(pause) = retry.after(&ApiResult::Unknown { why: why() }) else { panic!() };
             assert!(pause <= PAUSES.1);
         }
+        let Wait::Only(pause) = retry.after(&ApiResult::Terminated) else { panic!() };
+        assert!((PAUSES.1 / 2..=PAUSES.1).contains(&pause), "a deleted node is not patched at each change");
         assert_eq!(retry.accepted(1, &Node::default()), Wait::ChangeOr(Duration::ZERO));
         let Wait::ChangeOr(pause) = retry.after(&ApiResult::NotSent { why: why() }) else { panic!() };
         assert!(pause <= PAUSES.0);

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::backoff::Backoff;
-use crate::cleanup::leftovers;
+use crate::cleanup::Leftovers;
 use crate::client::Client;
 use crate::error::OperationError;
 use crate::events::{EventSink, Recorder};
@@ -139,7 +139,8 @@ impl KubeSession {
             let Ok(view) = node.wait_for(|view| view.synced && !view.objects.is_empty()).await else {
                 return;
             };
-            let marks = view.objects.first().map(|node| leftovers(node)).unwrap_or_default();
+            let left = view.objects.first().map(|node| Leftovers::of(node)).unwrap_or_default();
+            let marks = [left.taints, left.conditions].concat();
             if !marks.is_empty() {
                 let (marks, help) = (marks.join(", "), format!("eviction-agent cleanup {name}"));
                 tracing::warn!(

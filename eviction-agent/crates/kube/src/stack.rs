@@ -45,7 +45,7 @@ const CONNECT_WITHIN: Duration = Duration::from_millis(3500);
 const BUFFER: usize = 64 << 10;
 
 /// The timeout for an exec plugin, and for the wait until another read of the same credentials ends.
-const BUILD_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const BUILD_WITHIN: Duration = Duration::from_secs(30);
 
 /// The number of connections that [`Client::keep_warm`](crate::Client::keep_warm) keeps open. At a threshold
 /// crossing the agent taints the node and evicts a pod, and neither request should wait for the connection of
@@ -72,34 +72,32 @@ pub(crate) struct CredentialsLock {
     _guard: OwnedMutexGuard<()>,
 }
 
-impl CredentialsLock {
-    /// Waits for the end of other reads of the same source.
-    ///
-    /// # Errors
-    /// If another read does not end in time.
-    pub(crate) async fn acquire(access: &Access) -> Result<Self, RequestError> {
-        match timeout(BUILD_WITHIN, Self::of(access).lock_owned()).await {
-            Ok(guard) => Ok(Self { _guard: guard }),
-            Err(_elapsed) => Err(timed_out(access, BUILD_WITHIN)),
+/// Waits for the end of other reads of the same credentials.
+///
+/// # Errors
+/// If another read does not end in time.
+pub(crate) async fn lock_credentials(access: &Access) -> Result<CredentialsLock, RequestError> {
+    match timeout(BUILD_WITHIN, lock_of(access).lock_owned()).await {
+        Ok(guard) => Ok(CredentialsLock { _guard: guard }),
+        Err(_elapsed) => Err(timed_out(access, BUILD_WITHIN)),
+    }
+}
+
+/// Like [`lock_credentials`], but blocks.
+fn lock_credentials_blocking(access: &Access) -> Result<CredentialsLock, RequestError> {
+    let (lock, until) = (lock_of(access), Instant::now() + BUILD_WITHIN);
+    loop {
+        match Arc::clone(&lock).try_lock_owned() {
+            Ok(guard) => return Ok(CredentialsLock { _guard: guard }),
+            Err(_locked) if Instant::now() >= until => return Err(timed_out(access, BUILD_WITHIN)),
+            Err(_locked) => std::thread::sleep(LOCK_INTERVAL),
         }
     }
+}
 
-    /// Like [`CredentialsLock::acquire`], but blocks.
-    fn acquire_blocking(access: &Access) -> Result<Self, RequestError> {
-        let (lock, until) = (Self::of(access), Instant::now() + BUILD_WITHIN);
-        loop {
-            match Arc::clone(&lock).try_lock_owned() {
-                Ok(guard) => return Ok(Self { _guard: guard }),
-                Err(_locked) if Instant::now() >= until => return Err(timed_out(access, BUILD_WITHIN)),
-                Err(_locked) => std::thread::sleep(LOCK_INTERVAL),
-            }
-        }
-    }
-
-    fn of(access: &Access) -> Arc<AsyncMutex<()>> {
-        let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(locks.entry(access.origin.clone()).or_default())
-    }
+fn lock_of(access: &Access) -> Arc<AsyncMutex<()>> {
+    let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(locks.entry(access.origin.clone()).or_default())
 }
 
 /// Sends requests to one server, with a separate connection pool.
@@ -127,21 +125,14 @@ impl fmt::Debug for Stack {
 impl Stack {
     /// Reads the credentials, and runs the exec plugin if there is one. Blocks.
     pub(crate) fn build(access: &Access, token: Option<Arc<TokenFile>>) -> Result<Self, RequestError> {
-        let (stack, _lock) = Self::build_locked(access, token, CredentialsLock::acquire_blocking(access)?)?;
+        let lock = lock_credentials_blocking(access)?;
+        let (stack, _lock) = Self::build_within(access, token, lock, BUILD_WITHIN)?;
         Ok(stack)
     }
 
     /// Like [`Stack::build`]. Returns the lock as well, so that the next reader of the same credentials can be given
     /// this stack instead.
-    pub(crate) fn build_locked(
-        access: &Access,
-        token: Option<Arc<TokenFile>>,
-        lock: CredentialsLock,
-    ) -> Result<(Self, CredentialsLock), RequestError> {
-        Self::build_within(access, token, lock, BUILD_WITHIN)
-    }
-
-    fn build_within(
+    pub(crate) fn build_within(
         access: &Access,
         token: Option<Arc<TokenFile>>,
         lock: CredentialsLock,
@@ -334,11 +325,11 @@ mod tests {
         Stack::build(&access, None).unwrap();
         let runs_of_a_build = runs();
         std::fs::remove_file(path("go")).unwrap();
-        let lock = CredentialsLock::acquire_blocking(&access).unwrap();
+        let lock = lock_credentials_blocking(&access).unwrap();
         let built = Stack::build_within(&access, None, lock, Duration::from_millis(100));
         let error = built.err().unwrap().to_string();
         assert!(error.ends_with(": the exec plugin does not end within 100ms"), "{error}");
-        assert!(CredentialsLock::of(&access).try_lock_owned().is_err(), "the plugin still runs");
+        assert!(lock_of(&access).try_lock_owned().is_err(), "the plugin still runs");
         let other =
             Access { origin: format!("another {}", access.origin), ..crate::fake_server::access(SERVER) };
         Stack::build(&other, None).unwrap();

@@ -41,7 +41,7 @@ const SHORT_WATCH: Duration = Duration::from_millis(500);
 
 /// The pauses after errors, first and longest, and the time without errors after which the first one follows again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
-pub(crate) const RESET_AFTER: Duration = Duration::from_secs(30);
+const RESET_AFTER: Duration = Duration::from_secs(30);
 
 /// The maximum pause between the end of a watch and the start of the next.
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
@@ -67,25 +67,31 @@ struct Pace {
     not_before: Instant,
     backoff: Backoff,
     last_error: Option<Instant>,
-    /// Whether the next request is delayed for an error already: one may be reported by kube and by the watch.
+    /// The number of errors in a row.
+    errors: u32,
+    /// Whether the next request is delayed for an error already: the server may report one and end the watch.
     is_paused: bool,
 }
 
 impl Pace {
     fn new(now: Instant) -> Self {
         let backoff = Backoff::new(PAUSES.0, PAUSES.1);
-        Self { not_before: now, backoff, last_error: None, is_paused: false }
+        Self { not_before: now, backoff, last_error: None, errors: 0, is_paused: false }
     }
 
-    /// Delays the next request after an error, or longer if the server has requested that.
-    fn pause(&mut self, now: Instant) {
+    /// Delays the next request after an error, or longer if the server has requested that. Returns the number of
+    /// errors in a row.
+    fn pause(&mut self, now: Instant) -> u32 {
         if std::mem::replace(&mut self.is_paused, true) {
-            return;
+            return self.errors;
         }
         if self.last_error.replace(now).is_none_or(|last| now.saturating_duration_since(last) > RESET_AFTER) {
             self.backoff.reset();
+            self.errors = 0;
         }
+        self.errors += 1;
         self.not_before = self.not_before.max(now + self.backoff.pause());
+        self.errors
     }
 }
 
@@ -159,9 +165,9 @@ impl WatchRequests {
         self.client.observer().observe(MetricEvent::Objects(self.resource, objects));
     }
 
-    /// Delays the next request after an error.
-    pub(crate) fn pause(&self) {
-        self.pace().pause(Instant::now());
+    /// Delays the next request after an error. Returns the number of errors in a row.
+    pub(crate) fn pause(&self) -> u32 {
+        self.pace().pause(Instant::now())
     }
 
     /// Waits until the next request may be sent.
@@ -171,13 +177,15 @@ impl WatchRequests {
         self.pace().is_paused = false;
     }
 
-    /// Delays the next request after a watch that lasted for `lasted`.
-    fn watch_ended(&self, lasted: Duration) {
+    /// Delays the next request after a watch that the server has ended after `lasted`.
+    fn watch_closed(&self, lasted: Duration) {
+        self.count(WatchEvent::Closed);
+        let (now, mut pace) = (Instant::now(), self.pace());
         if lasted < SHORT_WATCH {
-            return self.pause();
+            pace.pause(now);
+        } else {
+            pace.not_before = pace.not_before.max(now + random_part_of(RESTART_PAUSE));
         }
-        let mut pace = self.pace();
-        pace.not_before = pace.not_before.max(Instant::now() + random_part_of(RESTART_PAUSE));
     }
 
     fn pace(&self) -> MutexGuard<'_, Pace> {
@@ -201,25 +209,19 @@ impl Body for WatchBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self { requests, body, lines, .. } = &mut *self;
-        Poll::Ready(match ready!(Pin::new(body).poll_frame(cx)) {
-            // kube treats some of these errors as the end of the watch, and reports others.
-            Some(Err(_)) => Some(Err("the connection broke".into())),
-            Some(Ok(frame)) => {
-                requests.received();
-                frame.into_data().ok().map(|data| Ok(Frame::data(lines.filter(data, requests))))
-            }
-            None => {
-                requests.count(WatchEvent::Closed);
-                None
-            }
-        })
-    }
-}
-
-impl Drop for WatchBody {
-    fn drop(&mut self) {
-        self.requests.watch_ended(self.started.elapsed());
+        let Self { requests, body, started, lines } = &mut *self;
+        let frame = match ready!(Pin::new(body).poll_frame(cx)) {
+            // kube reports this text, and treats others as the end of the watch.
+            Some(Err(_)) => return Poll::Ready(Some(Err("the connection broke".into()))),
+            frame => frame.and_then(Result::ok).inspect(|_| requests.received()),
+        };
+        // Trailers end a body as well.
+        let data = frame.and_then(|frame| frame.into_data().ok());
+        if data.is_none() {
+            // kube starts the next watch without a pause, and reports nothing.
+            requests.watch_closed(started.elapsed());
+        }
+        Poll::Ready(data.map(|data| Ok(Frame::data(lines.filter(data, requests)))))
     }
 }
 
@@ -294,12 +296,15 @@ mod tests {
         let mut pace = Pace::new(now);
         pace.not_before = now + LONGEST_RETRY_AFTER;
         for _ in 0..9 {
-            pace.pause(now);
+            assert_eq!(pace.pause(now), 1);
         }
         assert_eq!(pace.not_before, now + LONGEST_RETRY_AFTER);
         pace.is_paused = false;
         let later = now + RESET_AFTER / 2;
         pace.not_before = later;
         assert!(pause(&mut pace, later) <= 2 * PAUSES.0, "only two errors");
+        assert_eq!([pace.pause(later), pace.pause(later)], [3, 3]);
+        pace.is_paused = false;
+        assert_eq!(pace.pause(later + 2 * RESET_AFTER), 1);
     }
 }

@@ -17,7 +17,7 @@ use crate::client::Client;
 use crate::item::Item;
 use crate::metrics::WatchEvent;
 use crate::object_store::{ObjectStore, StoreView};
-use crate::watch_layer::{RESET_AFTER, WatchRequests};
+use crate::watch_layer::WatchRequests;
 use eviction_core::error::chain;
 
 /// The page size of a list. A page is buffered completely while it is read.
@@ -54,9 +54,6 @@ pub(crate) struct Watcher<T> {
     view: watch::Sender<Arc<StoreView<T>>>,
     synced: bool,
     error: Option<String>,
-    /// The number of errors in a row.
-    errors: u32,
-    last_error: Option<Instant>,
 }
 
 impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
@@ -70,8 +67,6 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
             view,
             synced: false,
             error: None,
-            errors: 0,
-            last_error: None,
         };
         (watcher, receiver)
     }
@@ -172,26 +167,22 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
             return true;
         }
         let (operation, why) = explain(error);
-        self.on_error(operation, &why);
-        self.errors >= ERRORS
+        self.on_error(operation, &why) >= ERRORS
     }
 
-    /// Reports once why no data arrives, and delays the next request.
-    fn on_error(&mut self, operation: &str, why: &str) {
+    /// Reports once why no data arrives, and delays the next request. Returns the number of errors in a row.
+    fn on_error(&mut self, operation: &str, why: &str) -> u32 {
         self.requests.count(WatchEvent::Failed);
-        self.requests.pause();
+        let errors = self.requests.pause();
         // A watch that broke at once does not count as one that works.
         self.requests.opened().now_or_never();
-        if self.last_error.replace(Instant::now()).is_none_or(|last| last.elapsed() > RESET_AFTER) {
-            self.errors = 0;
-        }
-        self.errors += 1;
         let why = format!("{operation} {}: {why}", self.resource.kind.1);
         if self.error.as_ref() != Some(&why) {
             tracing::warn!(why, "a watch of the API server fails");
             self.error = Some(why);
             self.publish();
         }
+        errors
     }
 
     fn on_ok(&mut self) {

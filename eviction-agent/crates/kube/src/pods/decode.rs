@@ -3,17 +3,14 @@
 use std::collections::BTreeMap;
 
 use eviction_core::nullable::List;
-use eviction_core::pod::{self as core, PodCondition, Toleration};
+use eviction_core::pod::{
+    self as core, ContainerEnd, EmptyDir, PodCondition, ResourceList, Resources, Toleration, without_runtime,
+};
 use eviction_core::pods::is_used_annotation;
 use eviction_core::time::Timestamp;
-use eviction_core::units::Quantity;
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Deserializer, de};
-use serde_json::value::RawValue;
 
 use crate::item::objects;
-
-type Quantities = BTreeMap<Box<str>, JsonQuantity>;
 
 type Texts = BTreeMap<Box<str>, Option<Box<str>>>;
 
@@ -50,7 +47,7 @@ objects! {
         init_containers: List<Container>,
         ephemeral_containers: List<Container>,
         resources: Option<Resources>,
-        overhead: Quantities,
+        overhead: ResourceList,
         volumes: List<Volume>,
         tolerations: List<Toleration>,
     }
@@ -60,11 +57,6 @@ objects! {
         image: Box<str>,
         resources: Resources,
         restart_policy: Option<Box<str>>,
-    }
-
-    struct Resources {
-        requests: Quantities,
-        limits: Quantities,
     }
 
     struct Volume {
@@ -78,11 +70,6 @@ objects! {
 
     struct ImageVolume {
         reference: Box<str>,
-    }
-
-    struct EmptyDir {
-        medium: Box<str>,
-        size_limit: Option<JsonQuantity>,
     }
 
     struct Status {
@@ -109,16 +96,7 @@ objects! {
     }
 
     struct ContainerState {
-        terminated: Option<Terminated>,
-    }
-
-    struct Terminated {
-        #[serde(rename = "containerID")]
-        container_id: Box<str>,
-        exit_code: i32,
-        signal: i32,
-        reason: Box<str>,
-        finished_at: Option<Timestamp>,
+        terminated: Option<ContainerEnd>,
     }
 }
 
@@ -140,7 +118,7 @@ impl From<Pod> for core::Pod {
             let ContainerStatus { name, container_id, image, image_id, state, last_state } = status;
             [&image, &image_id].into_iter().for_each(|it| add_image(it));
             let terminated = [state, last_state].into_iter().filter_map(|state| state.terminated);
-            ended.extend(terminated.map(|terminated| terminated.of(&name)));
+            ended.extend(terminated.map(|end| ContainerEnd { container: name.clone(), ..end }));
             if let Some(id) = without_runtime(&container_id) {
                 container_ids.push((id.into(), name));
             }
@@ -160,8 +138,8 @@ impl From<Pod> for core::Pod {
             termination_grace_period_seconds: spec.termination_grace_period_seconds,
             containers: convert_all(spec.containers),
             init_containers: convert_all(spec.init_containers),
-            resources: spec.resources.map(Into::into),
-            overhead: quantities(spec.overhead),
+            resources: spec.resources,
+            overhead: spec.overhead,
             volumes: convert_all(spec.volumes),
             tolerations: spec.tolerations.0,
             qos_class: status.qos_class,
@@ -173,19 +151,6 @@ impl From<Pod> for core::Pod {
             reason: status.reason,
             ended,
         }
-    }
-}
-
-/// Returns the id of a text in the form `containerd://ID`.
-fn without_runtime(container_id: &str) -> Option<&str> {
-    container_id.split_once("://").map(|(_, id)| id)
-}
-
-impl Terminated {
-    fn of(self, container: &str) -> core::ContainerEnd {
-        let Self { container_id, exit_code, signal, reason, finished_at } = self;
-        let instance = without_runtime(&container_id).unwrap_or_default().into();
-        core::ContainerEnd { container: container.into(), instance, exit_code, signal, reason, finished_at }
     }
 }
 
@@ -203,20 +168,10 @@ fn convert_all<T, U: From<T>>(List(list): List<T>) -> Vec<U> {
     list.into_iter().map(U::from).collect()
 }
 
-fn quantities(list: Quantities) -> core::ResourceList {
-    list.into_iter().map(|(name, JsonQuantity(quantity))| (name, quantity)).collect()
-}
-
 impl From<Container> for core::Container {
     fn from(container: Container) -> Self {
         let Container { name, image: _, resources, restart_policy } = container;
-        Self { name, resources: resources.into(), restartable: restart_policy.as_deref() == Some("Always") }
-    }
-}
-
-impl From<Resources> for core::Resources {
-    fn from(Resources { requests, limits }: Resources) -> Self {
-        Self { requests: quantities(requests), limits: quantities(limits) }
+        Self { name, resources, restartable: restart_policy.as_deref() == Some("Always") }
     }
 }
 
@@ -228,30 +183,7 @@ impl From<Volume> for core::Volume {
             host_path: host_path.is_some(),
             git_repo: git_repo.is_some(),
             config_map: config_map.is_some(),
-            empty_dir: empty_dir.map(|EmptyDir { medium, size_limit }| core::EmptyDir {
-                medium,
-                size_limit: size_limit.map(|JsonQuantity(limit)| limit),
-            }),
+            empty_dir,
         }
-    }
-}
-
-/// A quantity as `Quantity.UnmarshalJSON` reads it: the raw characters without quotes and the blanks inside
-/// them, so that a number keeps its digits. Null is zero.
-#[derive(Clone, Debug)]
-pub(super) struct JsonQuantity(pub(super) Quantity);
-
-impl<'de> Deserialize<'de> for JsonQuantity {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let raw = Box::<RawValue>::deserialize(deserializer)?;
-        let text = raw.get();
-        if text == "null" {
-            return Ok(Self(Quantity::ZERO));
-        }
-        let quoted = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
-        let text = quoted.unwrap_or(text).trim();
-        let quantity = Quantity::parse(text)
-            .map_err(|error| de::Error::custom(format_args!("{:.100}: {error}", raw.get())))?;
-        Ok(Self(quantity))
     }
 }

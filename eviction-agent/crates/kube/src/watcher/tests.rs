@@ -210,15 +210,19 @@ async fn unknown_resource_version_causes_a_new_list() {
 
 #[tokio::test]
 async fn ended_watches_resume_where_they_ended_after_a_pause() {
-    let fixture = fixture(vec![ended_watch(&[TWO])]).await;
-    fixture.wait_for_count(WatchEvent::Closed, 4).await;
-    assert_eq!((fixture.lists(), fixture.count(WatchEvent::Failed)), (1, 0));
-    let times: Vec<_> =
-        fixture.seen.lock().unwrap().iter().filter(|head| head.contains("watch=true")).cloned().collect();
-    assert!(times.last().unwrap().contains("resourceVersion=11"), "each goes on where the last ended");
-    // Without pauses there would be hundreds.
-    sleep(Duration::from_millis(500)).await;
-    assert!(fixture.count(WatchEvent::Watched) < 20);
+    let (mut with_trailers, _) = open_watch(&[TWO]);
+    with_trailers.extend_from_slice(b"0\r\nx: y\r\n\r\n");
+    for watch in [ended_watch(&[TWO]), (with_trailers, AfterResponse::Close)] {
+        let fixture = fixture(vec![watch]).await;
+        fixture.wait_for_count(WatchEvent::Closed, 4).await;
+        assert_eq!((fixture.lists(), fixture.count(WatchEvent::Failed)), (1, 0));
+        let times: Vec<_> =
+            fixture.seen.lock().unwrap().iter().filter(|head| head.contains("watch=true")).cloned().collect();
+        assert!(times.last().unwrap().contains("resourceVersion=11"), "each goes on where the last ended");
+        // Without pauses there would be hundreds.
+        sleep(Duration::from_millis(500)).await;
+        assert!(fixture.count(WatchEvent::Watched) < 20);
+    }
 }
 
 #[tokio::test]
