@@ -89,6 +89,11 @@ fn good_configurations_of_the_agent_are_resolved() {
         let configuration = load_agent(Some(&file)).unwrap_or_else(|errors| panic!("{errors}"));
         let text = written(&configuration.settings, &configuration.notes);
         insta::assert_snapshot!(snapshot_name("agent-good", &file), text);
+        // A value from the command line changes no other field.
+        let mut changed = configuration.clone();
+        changed.override_setting("action", serde_json::json!(configuration.action)).expect("it is a field");
+        changed.settings.clone_from(&configuration.settings);
+        assert_eq!(changed, configuration);
     }
     let configuration = load_agent(None).expect("nothing is wrong with nothing");
     insta::assert_snapshot!("agent-default", written(&configuration.settings, &configuration.notes));

@@ -1,4 +1,4 @@
-//! `replay --scenarios` as a user calls it.
+//! `replay --scenarios`, and verbs that read recordings, as a user calls them.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -224,4 +224,44 @@ fn scenario_step_about_an_unknown_pod_is_an_error() {
     let path = written(&folder, "a.json", &text);
     let (code, _, err) = replay(&path, &[]);
     assert_eq!((code, &*err), (1, "error: replay a: steps[0].evictionResults: no pod has uid \"absent\"\n"));
+}
+
+/// Writes the golden recording into a folder, and as the next segment a copy with a wrong byte near its end.
+fn half_damaged_recording() -> tempfile::TempDir {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let mut files = std::fs::read_dir(fixtures).unwrap().map(|file| file.unwrap().path());
+    let text =
+        std::fs::read_to_string(files.find(|it| it.extension().is_some_and(|it| it == "hex")).unwrap());
+    let digits: Vec<u8> = text.unwrap().bytes().filter(u8::is_ascii_hexdigit).collect();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    let mut bytes: Vec<u8> = digits.chunks(2).map(byte).collect();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("00000000-whole.rec"), &bytes).unwrap();
+    let place = bytes.len() - 40;
+    bytes[place] ^= 4;
+    std::fs::write(folder.path().join("00000001-damaged.rec"), bytes).unwrap();
+    folder
+}
+
+#[test]
+fn a_damaged_segment_is_an_error_beside_the_output_of_the_others() {
+    let folder = half_damaged_recording();
+    let run = |path: &Path, arguments: &[&str]| {
+        let output = Command::new(AGENT).args(arguments).arg(path).env("NO_COLOR", "1").output().unwrap();
+        texts(&output)
+    };
+    for arguments in [
+        &["replay"][..],
+        &["explain"],
+        &["export"],
+        &["export", "-o", "openmetrics"],
+        &["what-if"],
+        &["what-if", "--sweep", "memory.available=1..200"],
+    ] {
+        let (code, out, err) = run(folder.path(), arguments);
+        assert!(code == 1 && !out.is_empty(), "{arguments:?}: {code} {out}");
+        assert!(err.starts_with("error: read ") && err.matches("a checksum is wrong").count() == 1, "{err}");
+        let (code, _, err) = run(&folder.path().join("00000000-whole.rec"), arguments);
+        assert_eq!((code, &*err), (0, ""), "{arguments:?}");
+    }
 }

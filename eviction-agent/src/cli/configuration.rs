@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use eviction_config::{Origin, Setting};
+use eviction_config::{Origin, Setting, ThresholdSource};
 use eviction_core::policy::preferences::Profile;
 use eviction_core::units::Quantity;
 use eviction_node::fs::FsPaths;
+use serde_json::{Value, json};
 
 use crate::daemon::{Action, Caller, ConfigurationFiles, DryRun, Failure, find_capacities};
 
@@ -78,6 +79,9 @@ pub(super) struct ConfigurationArgs {
     /// `reclaim.criSocket` of the AgentConfiguration [default: the kubelet's containerRuntimeEndpoint]
     #[arg(long, value_name = "SOCKET", help_heading = "Policy")]
     cri_socket: Option<String>,
+    /// The directory of `record`.
+    #[arg(skip)]
+    recorder_directory: Option<PathBuf>,
 }
 
 /// Where the node's disks are.
@@ -160,14 +164,15 @@ const NODE_NAME: &str = "NODE_NAME";
 const NODE_IP: &str = "NODE_IP";
 
 impl ConfigurationArgs {
-    /// Sets the options of an agent that takes no action and may run beside another one.
-    pub(super) fn observe_only(&mut self) -> Result<(), Failure> {
+    /// Sets the options of an agent that records in this directory, takes no action, and may run beside another one.
+    pub(super) fn record_only(&mut self, directory: PathBuf) -> Result<(), Failure> {
         if let Some(action @ (Action::Kill | Action::Evict)) = self.action {
             return Err(Failure::usage(format!("--action {action}: record evicts no pod")));
         }
         self.action = Some(Action::None);
         self.dry_run = Some(DryRun::None);
         self.listen_address.get_or_insert(SocketAddr::from(([127, 0, 0, 1], 0)));
+        self.recorder_directory = Some(directory);
         Ok(())
     }
 
@@ -202,27 +207,35 @@ impl ConfigurationArgs {
         let is_named = self.kubeconfig.is_some() || self.node_name.is_some();
         let in_cluster = self.pods_file.is_none() && (is_named || std::env::var_os(IN_CLUSTER).is_some());
         Ok(ConfigurationFiles {
+            overrides: self.overrides(),
             caller: Caller {
                 node_name: self.node_name().map(|(name, _)| name),
                 kubeconfig: self.kubeconfig,
                 node_ip: variable(NODE_IP),
             },
+            kubelet_certificate_authority: self.kubelet_certificate_authority,
+            recorder_directory: self.recorder_directory,
             kubelet: self.kubelet_config,
             kubelet_drop_ins: self.kubelet_config_dir,
-            kubelet_configz: self.kubelet_configz,
-            kubelet_certificate_authority: self.kubelet_certificate_authority,
-            kubelet_insecure_tls: self.kubelet_insecure_tls,
             last_configz: None,
             agent: self.config,
-            profile: self.profile,
-            action: self.action,
-            dry_run: self.dry_run,
-            listen_address: self.listen_address,
-            cri_socket: self.cri_socket,
-            recorder_directory: None,
             in_cluster,
             capacities,
         })
+    }
+
+    /// Returns the fields of the AgentConfiguration that options set, with their values. Paths are not among them.
+    fn overrides(&self) -> Vec<(&'static str, Value)> {
+        let options = [
+            ("thresholds.source", self.kubelet_configz.then(|| json!(ThresholdSource::Configz))),
+            ("thresholds.configz.insecureSkipTLSVerify", self.kubelet_insecure_tls.then_some(json!(true))),
+            ("profile", self.profile.map(|profile| json!(profile))),
+            ("action", self.action.map(|action| json!(action))),
+            ("dryRun", self.dry_run.map(|dry_run| json!(dry_run))),
+            ("server.listenAddress", self.listen_address.map(|address| json!(address))),
+            ("reclaim.criSocket", self.cri_socket.as_ref().map(|socket| json!(socket))),
+        ];
+        options.into_iter().filter_map(|(field, value)| Some((field, value?))).collect()
     }
 
     fn node_name(&self) -> Option<(String, Origin)> {

@@ -239,10 +239,42 @@ fn concerns(report: &DecisionRecord, pod: &PodName) -> bool {
             evaluation.candidates.iter().any(|candidate| candidate.pod == *pod)
                 || evaluation.evictions.iter().any(|eviction| eviction.pod == *pod)
                 || evaluation.critical_pods.contains(pod)
+                || evaluation.refused_pods.iter().any(|refused| refused.pod == *pod)
         }
         RecordSubject::Admission { pod: other, .. } => other == pod,
         RecordSubject::Oom(OomUpdate::Kill(kill)) => kill.pod_uid.as_deref() == Some(&*pod.uid),
         RecordSubject::Oom(OomUpdate::End { uid, .. }) => *uid == pod.uid,
         RecordSubject::Nothing | RecordSubject::NotEvaluated(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use eviction_core::fixture::{at, engine, enhanced, hard, memory_of, node, pod, quantity, set_by, step};
+    use eviction_core::input::Event;
+    use eviction_core::pod::{EmptyDir, Pod, Volume};
+    use eviction_core::pods::EVICT;
+    use eviction_core::snapshot::{Snapshot, VolumeStatValues};
+
+    use super::*;
+
+    #[test]
+    fn a_decision_concerns_a_protected_pod_above_a_limit_of_its_own() {
+        let empty_dir = EmptyDir { size_limit: Some(quantity("100")), ..EmptyDir::default() };
+        let volume = Volume { name: "cache".into(), empty_dir: Some(empty_dir), ..Volume::default() };
+        let annotations = [(EVICT.into(), "false".into())].into_iter().collect();
+        let full = Pod { volumes: vec![volume], annotations, ..pod("full", "1") };
+        let policy = enhanced(vec![hard(Signal::MemoryAvailable, "100")], |_| ());
+        let pods = set_by(&policy, vec![full.clone()]);
+        let mut engine = engine(policy, &pods);
+        let mut snapshot = Snapshot::of_node(node(500, 900, at(1)));
+        let used = VolumeStatValues { used: Some(200), inodes: None };
+        snapshot.add_pod("full", memory_of("full", 5).1).add_volume("cache", used);
+        let record = DecisionRecord::of(&step(&mut engine, 1, Event::Sample(Arc::new(snapshot))));
+        assert!(record.evaluation().unwrap().candidates.is_empty(), "no threshold is met");
+        assert!(concerns(&record, &PodName::of(&full)));
+        assert!(!concerns(&record, &PodName::of(&pod("other", "1"))));
     }
 }

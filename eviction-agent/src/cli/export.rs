@@ -1,6 +1,6 @@
 //! `export`: prints a recording in other formats.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,9 +12,7 @@ use eviction_core::observation::Observations;
 use eviction_core::reading::Reading;
 use eviction_core::signal::{Resource, Signal};
 use eviction_core::signal_filter::observe;
-use eviction_core::snapshot::{
-    FsStats, MemoryDetail, MemoryStats, NodeStats, PodStatValues, PodStats, ProcessStats, Snapshot,
-};
+use eviction_core::snapshot::{MemoryDetail, NodeStats, PodStatValues, PodStats, Snapshot};
 use eviction_core::time::{Timestamp, later};
 use eviction_core::units::GoDuration;
 use serde_json::{Value, json};
@@ -64,7 +62,8 @@ pub(super) fn run(args: &ExportArgs, out: &mut Out) -> Result<ExitCode, VerbErro
                 writeln!(out, "# TYPE {family} gauge\n# HELP {family} {help}")?;
                 // The timestamps of a series have a precision of milliseconds and must increase.
                 let mut last: BTreeMap<String, i64> = BTreeMap::new();
-                let of_pass = write_points(&args.file, &mut |point| {
+                // Each pass meets the same segments.
+                errors = write_points(&args.file, &mut |point| {
                     let Point { at, family: of, signal, namespace, pod, value } = point;
                     if of != family {
                         return Ok(());
@@ -81,12 +80,8 @@ pub(super) fn run(args: &ExportArgs, out: &mut Out) -> Result<ExitCode, VerbErro
                     last.insert(labels, millis);
                     Ok(())
                 })?;
-                errors.extend(of_pass);
             }
             writeln!(out, "# EOF")?;
-            // Each pass meets the same damaged segments.
-            let mut texts = BTreeSet::new();
-            errors.retain(|error: &SegmentError| texts.insert(error.text.clone()));
             errors
         }
     };
@@ -156,16 +151,14 @@ fn summary(snapshot: &Snapshot) -> Value {
         unmeasured,
         awaited_bytes,
     } = snapshot.node;
-    let of_pods = allocatable_memory.known().map(|it| json!({"name": "pods", "memory": node_memory(it)}));
+    let of_pods = allocatable_memory.known().map(|it| json!({"name": "pods", "memory": it}));
     let mut summary = json!({
         "node": {
-            "memory": memory.known().map(node_memory),
+            "memory": memory.known(),
             "systemContainers": of_pods.into_iter().collect::<Vec<_>>(),
-            "fs": node_fs.known().map(disk),
-            "runtime": {"imageFs": image_fs.known().map(disk), "containerFs": container_fs.known().map(disk)},
-            "rlimit": processes.known().map(|ProcessStats { max, running, time }| {
-                json!({"time": time, "maxpid": max, "curproc": running})
-            }),
+            "fs": node_fs.known(),
+            "runtime": {"imageFs": image_fs.known(), "containerFs": container_fs.known()},
+            "rlimit": processes.known(),
         },
         "pods": snapshot.pods().map(pod_usage).collect::<Vec<_>>(),
     });
@@ -192,17 +185,6 @@ fn memory(detail: &MemoryDetail) -> Value {
         "stalled": stalled.known(),
         "swapUsed": swap_used.known(),
         "swapTotal": swap_total.known(),
-    })
-}
-
-fn node_memory(MemoryStats { available, working_set, time }: MemoryStats) -> Value {
-    json!({"time": time, "availableBytes": available, "workingSetBytes": working_set})
-}
-
-fn disk(FsStats { available, capacity, inodes_free, inodes, time }: FsStats) -> Value {
-    json!({
-        "time": time, "availableBytes": available, "capacityBytes": capacity,
-        "inodesFree": inodes_free, "inodes": inodes,
     })
 }
 

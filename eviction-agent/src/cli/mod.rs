@@ -79,7 +79,7 @@ pub fn main() -> ExitCode {
         Err(error) => return print_help_or_errors(&error),
     };
     match verb {
-        Verb::Run(args) => run_daemon(log_format, || run::run(args, None)),
+        Verb::Run(args) => run_daemon(log_format, || run::run(args)),
         Verb::Record(args) => match args.copy {
             None => run_daemon(log_format, || record::record(args)),
             Some(verb) => run_short_lived(log_format, |out| record::copy(&verb, out)),

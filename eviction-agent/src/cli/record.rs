@@ -47,8 +47,8 @@ pub(super) enum RecordVerb {
 
 /// Runs the agent without actions, and records.
 pub(super) fn record(mut args: RecordArgs) -> Result<ExitCode, VerbError> {
-    args.run.configuration.observe_only()?;
-    run::run(args.run, Some(args.directory.unwrap_or_default()))
+    args.run.configuration.record_only(args.directory.unwrap_or_default())?;
+    run::run(args.run)
 }
 
 /// Copies the end of a recording.

@@ -8,7 +8,7 @@ use clap::Args;
 use super::configuration::{ConfigurationArgs, DiskArgs};
 use super::output::{StreamFormat, VerbError};
 use crate::cli::check::BackendArgs;
-use crate::daemon::{self, ConfigurationFiles, Options};
+use crate::daemon::{self, Options};
 
 /// Run the agent: watch the node's memory, disks and process IDs, and evict pods when an eviction threshold is met
 #[derive(Debug, Args)]
@@ -41,8 +41,7 @@ pub(super) struct RunArgs {
     bpf_debug_log: bool,
 }
 
-/// Runs the agent. `recorder_directory` replaces the directory of the AgentConfiguration.
-pub(super) fn run(args: RunArgs, recorder_directory: Option<PathBuf>) -> Result<ExitCode, VerbError> {
+pub(super) fn run(args: RunArgs) -> Result<ExitCode, VerbError> {
     let RunArgs {
         configuration,
         state_dir,
@@ -57,9 +56,8 @@ pub(super) fn run(args: RunArgs, recorder_directory: Option<PathBuf>) -> Result<
     let pods_file = configuration.pods_file.clone();
     let memory_capacity = configuration.memory_bytes()?;
     let pid_capacity = configuration.pid_capacity;
-    let files = configuration.files()?;
     daemon::run(Options {
-        configuration: ConfigurationFiles { recorder_directory, ..files },
+        configuration: configuration.files()?,
         state_dir,
         socket,
         apply_config_now,

@@ -12,7 +12,9 @@ use eviction_core::signal::Signal;
 use eviction_core::units::{Format as QuantityFormat, Quantity, display_bytes};
 
 use super::configuration::profile_parser;
-use super::output::{Out, StreamFormat, VerbError, columns, table, write_json_line, write_stderr};
+use super::output::{
+    Out, StreamFormat, VerbError, columns, report_unreadable, table, write_json_line, write_stderr,
+};
 use crate::daemon::Failure;
 use crate::scenario::what_if::{Changes, Comparison, compare, summary};
 
@@ -64,7 +66,7 @@ pub(super) fn run(args: &WhatIfArgs, out: &mut Out) -> Result<ExitCode, VerbErro
     }
     let conditions: Vec<Condition> =
         args.expect.iter().map(|it| Condition::parse(it)).collect::<Result<_, _>>()?;
-    let comparison = compare_recording(args, &changes, &mut BTreeSet::new())?;
+    let comparison = compare_recording(args, &changes)?;
     match args.output {
         StreamFormat::Jsonl => write_json_line(&comparison, out)?,
         StreamFormat::Table => {
@@ -81,23 +83,12 @@ pub(super) fn run(args: &WhatIfArgs, out: &mut Out) -> Result<ExitCode, VerbErro
     for Condition { words, .. } in &failed {
         write_stderr(&format!("error: expected {words}\n"));
     }
-    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let is_whole = report_unreadable(&comparison.errors) == 0;
+    Ok(if failed.is_empty() && is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Compares the replays, and reports the parts of the recording that cannot be read, unless `reported` has them.
-fn compare_recording(
-    args: &WhatIfArgs,
-    changes: &Changes,
-    reported: &mut BTreeSet<String>,
-) -> Result<Comparison, Failure> {
-    let comparison =
-        compare(&args.file, changes).map_err(|error| Failure::failed(format!("what-if: {error}")))?;
-    for error in &comparison.errors {
-        if reported.insert(error.clone()) {
-            write_stderr(&format!("warning: {error}\n"));
-        }
-    }
-    Ok(comparison)
+fn compare_recording(args: &WhatIfArgs, changes: &Changes) -> Result<Comparison, Failure> {
+    compare(&args.file, changes).map_err(|error| Failure::failed(format!("what-if: {error}")))
 }
 
 fn run_sweep(
@@ -118,7 +109,7 @@ fn run_sweep(
     if changes.kubelet.contains_key(&field) {
         return Err(Failure::usage(format!("--sweep and --kubelet {field} contradict each other")).into());
     }
-    let (mut rows, mut reported) = (Vec::new(), BTreeSet::new());
+    let (mut rows, mut errors) = (Vec::new(), Vec::new());
     let (whole, rest) = ((to - from) / (STEPS - 1), (to - from) % (STEPS - 1));
     for step in 0..STEPS {
         // The last one is exactly `to`.
@@ -126,7 +117,10 @@ fn run_sweep(
         let value = Quantity::from_i64(value, QuantityFormat::BinarySi).to_string();
         let mut changes = changes.clone();
         changes.kubelet.insert(field.clone(), value.clone());
-        let result = compare_recording(args, &changes, &mut reported)?.what_if;
+        let comparison = compare_recording(args, &changes)?;
+        // Each replay meets the same segments.
+        errors = comparison.errors;
+        let result = comparison.what_if;
         if args.output == StreamFormat::Jsonl {
             let line = serde_json::json!({"signal": signal, "threshold": value, "whatIf": result});
             writeln!(out, "{line}")?;
@@ -143,7 +137,7 @@ fn run_sweep(
         let heading = ["THRESHOLD", "EVICTIONS", "LEAST AVAILABLE", "LEAST HEADROOM"];
         out.write_all(table(heading, rows, columns()).as_bytes())?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if report_unreadable(&errors) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Returns the changes. Contradictory changes are an error.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use eviction_core::time::Timestamp;
 use jiff::SignedDuration;
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::{CandidateReport, DecisionReport, EventReport, PodReport, Report, Signals, add_signals};
@@ -68,16 +69,14 @@ impl LiveReport {
     }
 
     fn event(&mut self, line: &Value) {
-        let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
-        let Ok(at) = text("at").parse::<Timestamp>() else { return };
+        let Ok(event) = EventReport::deserialize(line) else { return };
         self.cursor.advance(line);
-        let event =
-            EventReport { at, severity: text("severity"), event: text("event"), message: text("message") };
         if event.event == "eviction_decision" {
-            if let Some(pod) = self.pods.get_mut(&text("pod_uid")) {
-                pod.evicted = Some(at);
+            let uid = line["pod_uid"].as_str().unwrap_or_default();
+            if let Some(pod) = self.pods.get_mut(uid) {
+                pod.evicted = Some(event.at);
             }
-            self.report.decisions.push(decision(at, line));
+            self.report.decisions.push(decision(event.at, line));
         }
         self.report.event(event);
     }

@@ -15,7 +15,7 @@ use std::io::{self, Read as _};
 
 use eviction_core::signal::{Resource, Signal};
 use eviction_core::time::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use series::Series;
 
 use crate::telemetry::live::state::{PodState, SignalState};
@@ -134,12 +134,18 @@ struct RankReport {
 }
 
 /// An event, as the agent prints it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct EventReport {
     at: Timestamp,
     severity: String,
     event: String,
     message: String,
+}
+
+impl EventReport {
+    fn new(at: Timestamp, severity: &str, event: &str, message: String) -> Self {
+        Self { at, severity: severity.to_owned(), event: event.to_owned(), message }
+    }
 }
 
 /// A decision with its reasons.

@@ -5,14 +5,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use eviction_core::decision::Decision;
+use eviction_core::decision::{Decision, DecisionKind};
 use eviction_core::engine::Engine;
 use eviction_core::explain::{Explainer, Style};
 use eviction_core::input::{Event, Input};
-use eviction_core::oom::OomUpdate;
+use eviction_core::oom::{OomKill, OomUpdate};
 use eviction_core::progress::NotEvicted;
-use eviction_core::record::{DecisionRecord, EvaluationRecord, EvictionRecord, PodSample, RecordSubject};
-use eviction_core::signal::{NodeCondition, Resource, Signal};
+use eviction_core::record::{DecisionRecord, EvaluationRecord, EvictionRecord, PodSample};
+use eviction_core::signal::Resource;
 use eviction_core::snapshot::{NodeStats, Snapshot};
 use eviction_core::time::Timestamp;
 
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::scenario::playback;
 use crate::scenario::recording::{Replay, decision_time, evicts, pod_sample, record_without_ended};
-use crate::telemetry::event_log::{self, Event as LogEvent, Line};
+use crate::telemetry::event_log::{Event as LogEvent, Line, ReportedStatus};
 use crate::telemetry::live::state::PodHistory;
 use crate::telemetry::recording::reader::{Item, Items};
 
@@ -57,7 +57,7 @@ fn read_with(
     max_events: usize,
 ) -> Result<Report, String> {
     let failed = |error: io::Error| format!("read {}: {error}", path.display());
-    let (mut recorded, mut all, mut unreadable) = (BTreeSet::new(), None, None);
+    let (mut recorded, mut all, mut unreadable) = (BTreeSet::new(), None, Vec::new());
     for item in Items::of(path).map_err(failed)? {
         match item {
             Ok(Item::Decision(record)) => recorded.extend(decision_time(&record)),
@@ -66,26 +66,25 @@ fn read_with(
                 all = Some((from.min(at), to.max(at)));
             }
             Ok(_) => {}
-            Err(error) => drop(unreadable.get_or_insert(error.text)),
+            Err(error) => unreadable.push(error.text),
         }
     }
     let Some(all) = all else {
         let no_input = || format!("read {}: no input in the recording", path.display());
-        return Err(unreadable.unwrap_or_else(no_input));
+        return Err(unreadable.into_iter().next().unwrap_or_else(no_input));
     };
     let (from, to) = window(all);
     let (from, to) = (from.max(all.0), to.min(all.1));
     if from > to {
         return Err(format!("nothing was recorded then: the recording goes from {} to {}", all.0, all.1));
     }
-    let report = Report { max_events, ..Report::new(path.display().to_string(), from, to) };
+    let report = Report::new(path.display().to_string(), from, to);
+    let report = Report { max_events, warnings: unreadable, ..report };
     let mut builder = Builder::new(report, recorded);
     let mut replay = Replay::of(path).map_err(failed)?;
     while let Some((item, decision)) = replay.next() {
-        builder.report.warnings.extend(replay.errors.drain(..).map(|error| error.text));
         builder.take(&item, decision, replay.engine());
     }
-    builder.report.warnings.extend(replay.errors.into_iter().map(|error| error.text));
     Ok(builder.finish())
 }
 
@@ -96,9 +95,9 @@ struct Builder {
     recorded: BTreeSet<Timestamp>,
     signals: Signals,
     pods: BTreeMap<Box<str>, PodReport>,
-    /// The thresholds that are met: the signal, and whether the threshold is hard.
-    met: BTreeSet<(Signal, bool)>,
-    conditions: Vec<NodeCondition>,
+    status: ReportedStatus,
+    /// The first victim of the last OOM group, with the victims so far.
+    oom_group: Option<OomKill>,
     /// The last sample of the pods.
     sample: Option<PodSample>,
     /// The offset from the times in the recording to the system clock, in nanoseconds.
@@ -135,6 +134,9 @@ impl Builder {
             _ => {}
         }
         let Some(decision) = decision.filter(|it| it.at <= self.report.to) else { return };
+        if let DecisionKind::Oom(OomUpdate::Kill(kill)) = &decision.kind {
+            self.oom_kill(decision.at, kill);
+        }
         for ended in &decision.ended {
             self.log(decision.at, LogEvent::ContainerTerminated(Box::new(ended.clone())));
         }
@@ -194,7 +196,8 @@ impl Builder {
                     Err(NotEvicted::PdbDenied) => ("warning", "denied by a PodDisruptionBudget".to_owned()),
                     Err(NotEvicted::NotAsked) => ("warning", "was not requested".to_owned()),
                 };
-                self.event(*at, severity, "eviction_progress", format!("eviction of {name}: {text}"));
+                let message = format!("eviction of {name}: {text}");
+                self.add_event(EventReport::new(*at, severity, "eviction_progress", message));
             }
             _ => {}
         }
@@ -216,19 +219,32 @@ impl Builder {
         self.sample = Some(pod_sample(at, snapshot, engine));
     }
 
+    /// Adds an OOM kill. The kills of an OOM group are one event, as in the event lines of the agent.
+    fn oom_kill(&mut self, at: Timestamp, kill: &OomKill) {
+        if kill.repeated {
+            return;
+        }
+        let is_continued = kill.group.as_ref().is_some_and(|group| group.kills > 1);
+        match self.oom_group.as_mut().filter(|first| is_continued && first.oom_group == kill.oom_group) {
+            Some(first) => {
+                let before = first.to_string();
+                first.group.clone_from(&kill.group);
+                if let Some(event) = self.report.events.iter_mut().rfind(|it| it.message == before) {
+                    event.message = first.to_string();
+                }
+            }
+            None => {
+                self.log(kill.at.unwrap_or(at), LogEvent::OomKill(Box::new(kill.clone())));
+                if kill.group.is_some() {
+                    self.oom_group = Some(kill.clone());
+                }
+            }
+        }
+    }
+
     fn decision(&mut self, record: &DecisionRecord) {
-        if let RecordSubject::Oom(OomUpdate::Kill(kill)) = &record.subject {
-            self.log(record.at, LogEvent::OomKill(kill.clone()));
-        }
-        if let Some(evaluation) = record.evaluation() {
-            self.thresholds(record.at, evaluation);
-        }
-        let conditions: Vec<_> = record.conditions.iter().map(|it| it.condition).collect();
-        let before = std::mem::replace(&mut self.conditions, conditions.clone());
-        let raised = conditions.iter().filter(|it| !before.contains(it)).map(|it| (it, "True"));
-        let cleared = before.iter().filter(|it| !conditions.contains(it)).map(|it| (it, "False"));
-        for (condition, status) in raised.chain(cleared) {
-            self.log(record.at, LogEvent::Condition { condition: condition.name(), status });
+        for change in self.status.update(record, "a recorded sample", |at| at) {
+            self.log(record.at, change);
         }
         let Some(evaluation) = record.evaluation().filter(|_| self.is_within(record.at)) else { return };
         for eviction in &evaluation.evictions {
@@ -248,44 +264,25 @@ impl Builder {
         if let Some(pod) = self.pods.get_mut(&pod.uid) {
             pod.evicted = Some(at);
         }
-        let text = format!(
+        let message = format!(
             "evict {} with a grace period of {grace_period_seconds} s: {}",
             eviction.pod,
             message.trim_end()
         );
-        self.event(at, "warning", "eviction_decision", text);
-    }
-
-    fn thresholds(&mut self, at: Timestamp, evaluation: &EvaluationRecord) {
-        for threshold in &evaluation.thresholds {
-            let key = (threshold.signal, threshold.is_hard());
-            let is_met = threshold.met.is_some();
-            let reading = evaluation.signal(threshold.signal).filter(|it| it.available.is_some());
-            if is_met == self.met.contains(&key) || !is_met && reading.is_none() {
-                continue;
-            }
-            if is_met {
-                self.met.insert(key)
-            } else {
-                self.met.remove(&key)
-            };
-            let state = if is_met { "met" } else { "cleared" };
-            let event = event_log::Threshold::of(threshold, evaluation, state, "a recorded sample");
-            self.log(at, LogEvent::Threshold(event));
-        }
+        self.add_event(EventReport::new(at, "warning", "eviction_decision", message));
     }
 
     /// Adds an event with the text of its event line.
     fn log(&mut self, at: Timestamp, event: LogEvent) {
-        let line = serde_json::to_value(Line::new(at, None, event)).unwrap_or_default();
-        let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
-        self.event(at, &text("severity"), &text("event"), text("message"));
+        let line = serde_json::to_value(Line::new(at, None, event));
+        if let Ok(event) = line.and_then(serde_json::from_value) {
+            self.add_event(event);
+        }
     }
 
-    fn event(&mut self, at: Timestamp, severity: &str, event: &str, message: String) {
-        if self.is_within(at) {
-            let (severity, event) = (severity.to_owned(), event.to_owned());
-            self.report.event(EventReport { at, severity, event, message });
+    fn add_event(&mut self, event: EventReport) {
+        if self.is_within(event.at) {
+            self.report.event(event);
         }
     }
 
@@ -317,11 +314,8 @@ fn decision_report(record: &DecisionRecord, evaluation: &EvaluationRecord) -> De
         pod: it.pod.name.to_string(),
         priority: it.priority,
         usage: it.usage,
-        request: it.request.clone(),
-        result: serde_json::to_value(it.result)
-            .ok()
-            .and_then(|name| Some(name.as_str()?.replace('_', " ")))
-            .unwrap_or_default(),
+        request: it.request.as_ref().map(ToString::to_string),
+        result: it.result.name().replace('_', " "),
     });
     DecisionReport {
         at: record.at,

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use eviction_core::fixture::{at, hard, memory_of, node, pod, policy, set_by, snapshot};
+use eviction_core::fixture::{at, enhanced, hard, memory_of, node, pod, policy, sample, set_by, snapshot};
 use eviction_core::input::{Event, Input};
+use eviction_core::oom::OomKill;
 use eviction_core::pod::Pod;
-use eviction_core::reading::Reading;
+use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::NodeStats;
 
 use super::recording::read;
@@ -42,6 +43,56 @@ fn a_part_of_a_recording_is_reported() {
     let error = read(folder.path(), |_| (at(500), at(600))).unwrap_err();
     assert!(error.contains("the recording goes from 2026-01-05T08:00:01Z to"), "{error}");
     assert!(read(Path::new("/nowhere"), |all| all).unwrap_err().contains("/nowhere"));
+}
+
+#[test]
+fn oom_kills_are_reported_and_an_oom_group_is_one_event() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = Writer::open(limits(folder.path()), Header::default()).unwrap();
+    let mut write = |recorded: Recorded| writer.take(&recorded, |at| at).unwrap();
+    write(Recorded::Key(Box::new(key_of(policy(Vec::new())))));
+    for (second, pid, oom_group) in [(1, 7, None), (1, 7, None), (2, 8, Some(42)), (2, 9, Some(42))] {
+        let kill = OomKill { at: Some(at(second)), pid, oom_group, ..OomKill::default() };
+        let event = Event::OomKill(Box::new(kill));
+        write(Recorded::Input(Input { at: at(second), event }));
+    }
+    writer.flush().unwrap();
+    let report = read(folder.path(), |all| all).unwrap();
+    let kills: Vec<_> = report.events.iter().map(|it| (it.at, &*it.event, &*it.message)).collect();
+    let text = |pid: u32, group: &str| {
+        format!(
+            "kernel OOM kill of a process (pid {pid}) in an unknown cgroup: limit unknown{group}; not an eviction"
+        )
+    };
+    let (single, group) = (text(7, ""), text(8, "; whole OOM group killed, 2 processes"));
+    assert_eq!(kills, [(at(1), "oom_kill", &*single), (at(2), "oom_kill", &*group)]);
+}
+
+#[test]
+fn changes_of_signals_conditions_and_the_configuration_are_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = Writer::open(limits(folder.path()), Header::default()).unwrap();
+    let mut write = |recorded: Recorded| writer.take(&recorded, |at| at).unwrap();
+    let policy = enhanced(vec![hard(Signal::MemoryAvailable, "100")], |it| it.unavailable_after_samples = 2);
+    write(Recorded::Key(Box::new(key_of(policy.clone()))));
+    let fails = || Event::SampleFailed(UnknownReason::Failed);
+    let proposal = Event::Propose(Box::new(policy));
+    for (second, event) in (1..).zip([sample(1, 500, &[]), fails(), fails(), sample(4, 500, &[]), proposal]) {
+        write(Recorded::Input(Input { at: at(second), event }));
+        write(Recorded::Decision(serde_json::json!({"at": at(second)}).to_string()));
+    }
+    writer.flush().unwrap();
+    let report = read(folder.path(), |all| all).unwrap();
+    let events: Vec<_> = report.events.iter().map(|it| (it.at, &*it.severity, &*it.event)).collect();
+    let expected = [
+        (at(3), "error", "signal_unavailable"),
+        (at(3), "warning", "condition"),
+        (at(4), "info", "signal_unavailable"),
+        (at(4), "info", "condition"),
+        (at(5), "debug", "config_change"),
+    ];
+    assert_eq!(events, expected);
+    assert!(report.events[1].message.ends_with("is Unknown"), "{:?}", report.events[1]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::expected::ExpectedStep;
 use crate::source::summary::Summary;
-use eviction_core::nullable::nullable;
+use eviction_core::nullable::{is_zero, nullable};
 use eviction_core::oom::{ContainerEnded, OomKill};
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::MemoryDetail;
@@ -302,9 +302,4 @@ pub struct AdmitOutcome {
     pub reason: String,
     /// The message. Empty if the pod is admitted.
     pub message: String,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-fn is_zero(number: &i64) -> bool {
-    *number == 0
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use eviction_core::decision::{Action, Decision};
+use eviction_core::decision::{Action, Decision, DecisionKind};
 use eviction_core::engine::Engine;
 use eviction_core::input::{ApiReachability, Event, Input};
 use eviction_core::pod::{Pod, PodName};
@@ -172,8 +172,8 @@ pub(crate) fn decision_time(record: &Value) -> Option<Timestamp> {
     record["at"].as_str()?.parse().ok()
 }
 
-/// Returns the decisions of a recording within a time, for `explain`: those that were recorded, and those
-/// that evict. Also returns the segments that cannot be read to their end.
+/// Returns the decisions of a recording within a time, for `explain`: those that were recorded, and those that evict
+/// or report an OOM kill or a terminated container. Also returns the segments that cannot be read to their end.
 ///
 /// # Errors
 /// If the recording cannot be found.
@@ -194,8 +194,9 @@ pub fn explained(
         }
         let Some(decision) = decision else { continue };
         let is_within = within.0 <= decision.at && decision.at <= within.1;
-        if is_within && (evicts(&decision) || recorded.contains(&decision.at)) {
-            reports.push(record_without_ended(&decision));
+        let is_of_oom = matches!(decision.kind, DecisionKind::Oom(_)) || !decision.ended.is_empty();
+        if is_within && (is_of_oom || evicts(&decision) || recorded.contains(&decision.at)) {
+            reports.push(DecisionRecord::of(&decision));
         }
     }
     let outcome = Outcome { name: path.display().to_string(), ..Outcome::default() };

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use eviction_core::engine::Engine;
 use eviction_core::fixture::{at, hard, memory_of, node, pod, policy, quantity, set_by, snapshot};
 use eviction_core::input::{Event, Input};
-use eviction_core::record::DecisionRecord;
+use eviction_core::oom::{ContainerEnded, OomKill};
+use eviction_core::reading::UnknownReason;
+use eviction_core::record::{DecisionRecord, RecordSubject};
 use eviction_core::signal::Signal::MemoryAvailable;
 
 use super::playback::Playback;
-use super::recording::verify;
+use super::recording::{explained, verify};
 use super::what_if::{Changes, Comparison, compare};
 use crate::report;
 use crate::telemetry::recording::reader::{Item, Items};
@@ -96,6 +98,31 @@ fn replay_of_a_recording_makes_the_same_decisions() {
     let verified = verify(recorded().path()).unwrap();
     assert_eq!(verified.same, 1, "{verified:?}");
     assert!(verified.different.is_empty() && verified.errors.is_empty(), "{verified:?}");
+}
+
+#[test]
+fn explanation_of_a_recording_has_its_oom_kills_and_terminated_containers() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = Writer::open(limits(folder.path()), Header::default()).unwrap();
+    let mut write = |recorded: Recorded| writer.take(&recorded, |at| at).unwrap();
+    write(Recorded::Key(Box::new(key_of(policy(Vec::new())))));
+    let kill = OomKill { pod_uid: Some("a".into()), pid: 7, ..OomKill::default() };
+    let end = ContainerEnded { pod_uid: "a".into(), container: "main".into(), ..ContainerEnded::default() };
+    for (second, event) in [
+        (1, Event::OomKill(Box::new(kill))),
+        (2, Event::ContainerEnded(Box::new(end))),
+        (100, Event::SampleFailed(UnknownReason::Absent)),
+    ] {
+        write(Recorded::Input(Input { at: at(second), event }));
+    }
+    writer.flush().unwrap();
+    let (explained, errors) = explained(folder.path(), (at(0), at(200))).unwrap();
+    assert!(errors.is_empty());
+    let reports = explained.reports.iter();
+    let reports: Vec<_> = reports
+        .map(|it| (it.at, matches!(it.subject, RecordSubject::Oom(_)), it.terminations.len()))
+        .collect();
+    assert_eq!(reports, [(at(1), true, 0), (at(2), true, 0), (at(100), false, 1)]);
 }
 
 #[test]
@@ -230,9 +257,9 @@ fn invalid_changes_are_rejected() {
     assert_eq!(error_of(changes), "no such pod in the recording: default/none");
 }
 
-/// The file with the first version 3 recording, in hexadecimal digits.
+/// The file with the first version 4 recording, in hexadecimal digits.
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recording-v3.hex")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recording-v4.hex")
 }
 
 /// Returns the golden file as a recording.
@@ -264,9 +291,9 @@ fn a_recording_of_an_earlier_version_is_an_error_with_the_versions() {
     let folder = golden_recording();
     let file = folder.path().join("00000000-golden.rec");
     let mut bytes = fs::read(&file).unwrap();
-    bytes[6] = 2;
+    bytes[6] = 3;
     fs::write(&file, bytes).unwrap();
-    let why = "format version 2 is not supported, this program reads version 3";
+    let why = "format version 3 is not supported, this program reads version 4";
     let expected = format!("read {}: {why}", file.display());
     let verified = verify(folder.path()).unwrap();
     assert!(verified.errors[0].text == expected && !verified.errors[0].is_cut, "{verified:?}");

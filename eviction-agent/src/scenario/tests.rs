@@ -102,6 +102,16 @@ fn a_misspelled_key_is_an_error_that_names_it_and_its_line() {
             {"at": "2026-01-05T08:00:00Z", "sumary": null}]}}"#,
         ),
         (
+            "evicitons",
+            r#"{"scenario": {"name": "a"}, "expected": [{"steps": [
+            {"evicitons": []}]}]}"#,
+        ),
+        (
+            "resaon",
+            r#"{"scenario": {"name": "a"}, "expected": [{"steps": [{"evictions": [
+            {"conditions": [{"type": "Ready", "resaon": ""}]}]}]}]}"#,
+        ),
+        (
             "killsInPods",
             r#"{"scenario": {"name": "a"}, "expected": [{"steps": [{"report": {"oomKills": [
             {"pid": 1, "limitScope": "container", "victim": "init", "killsInPods": 2}]}}]}]}"#,

@@ -29,7 +29,7 @@ use changes::name;
 
 use super::recording::{Replay, engine, known_pods};
 use crate::telemetry::recording::Key;
-use crate::telemetry::recording::reader::Item;
+use crate::telemetry::recording::reader::{Item, SegmentError};
 
 /// A decision that evicts in the recording, under the changes, or in both.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -68,7 +68,7 @@ pub struct Comparison {
     /// The results under the changes.
     pub what_if: ReplayResult,
     /// Parts of the recording that cannot be read.
-    pub errors: Vec<String>,
+    pub errors: Vec<SegmentError>,
 }
 
 impl Comparison {
@@ -94,7 +94,7 @@ pub fn compare(path: &Path, changes: &Changes) -> Result<Comparison, String> {
     {
         return Err(error.text.clone());
     }
-    replays.comparison.errors = replays.recorded.errors.into_iter().map(|error| error.text).collect();
+    replays.comparison.errors = replays.recorded.errors;
     let named = changes.requests.keys().chain(changes.priorities.keys());
     let named = named.chain(&changes.protect).chain(&changes.without);
     let unknown: Vec<_> =

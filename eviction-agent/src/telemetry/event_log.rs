@@ -4,6 +4,7 @@
 mod cgroups;
 mod line;
 mod node_reclaim;
+mod status;
 mod text;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use eviction_core::input::ApiReachability;
+use eviction_core::nullable::is_zero;
 use eviction_core::record::{EvaluationRecord, ThresholdRecord};
 use eviction_core::signal::Signal;
 use eviction_node::backend::BackendInfo;
@@ -26,6 +28,8 @@ pub use eviction_core::pod::PodRef;
 pub use line::{Line, Severity};
 pub use node_reclaim::NodeReclaim;
 pub(crate) use node_reclaim::RESULTS as RECLAIM_RESULTS;
+pub(crate) use status::ReportedStatus;
+pub use status::ThresholdState;
 
 /// The maximum number of printed items of a list. Further items are only counted.
 pub(crate) const LISTED: usize = eviction_core::oom::LISTED;
@@ -34,11 +38,6 @@ pub(crate) const LISTED: usize = eviction_core::oom::LISTED;
 pub(crate) fn bounded<T>(mut items: impl Iterator<Item = T>) -> (Vec<T>, usize) {
     let listed = items.by_ref().take(LISTED).collect();
     (listed, items.count())
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
-fn is_zero(count: &usize) -> bool {
-    *count == 0
 }
 
 /// The states of [`Event::PodFreeze`].
@@ -198,7 +197,7 @@ impl Pods {
 pub struct Threshold {
     pub signal: &'static str,
     pub threshold: &'static str,
-    pub state: &'static str,
+    pub state: ThresholdState,
     pub value: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available: Option<i64>,
@@ -212,7 +211,7 @@ impl Threshold {
     pub(crate) fn of(
         threshold: &ThresholdRecord,
         evaluation: &EvaluationRecord,
-        state: &'static str,
+        state: ThresholdState,
         detected_by: &'static str,
     ) -> Self {
         let reading = evaluation.signal(threshold.signal).filter(|reading| reading.available.is_some());
@@ -221,7 +220,7 @@ impl Threshold {
             threshold: threshold.kind(),
             state,
             // A percentage of an unknown capacity counts as 0.
-            value: threshold.quantity.clone().unwrap_or_else(|| "0".to_owned()),
+            value: threshold.quantity.clone().unwrap_or_default().to_string(),
             available: reading.and_then(|reading| reading.available),
             capacity: reading.and_then(|reading| reading.capacity),
             detected_by,

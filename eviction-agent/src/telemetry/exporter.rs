@@ -5,7 +5,6 @@ mod files;
 mod progress;
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -14,7 +13,7 @@ use tokio::sync::mpsc;
 use crate::telemetry::metrics::{Label, Metrics, backend_labels};
 use eviction_core::oom::{ContainerTerminated, LimitScope, MismatchKind, OomKill};
 use eviction_core::pod::PodRef;
-use eviction_core::signal::{NodeCondition, Signal, SignalSet};
+use eviction_core::signal::SignalSet;
 
 use eviction_bpf::EventClass;
 use eviction_config::PodMetrics;
@@ -46,14 +45,9 @@ pub(crate) struct TelemetryExporter {
     metrics: Arc<Metrics>,
     decision_ids: DecisionIds,
     clock: Clock,
-    /// The last published state of each threshold, by its signal and whether it is hard.
-    thresholds: BTreeMap<(Signal, bool), decision::State>,
     /// Signals that have been known at any time.
     known: SignalSet,
-    /// The last published status of each condition.
-    conditions: BTreeMap<NodeCondition, &'static str>,
-    /// The signals whose last reading was rejected.
-    rejected: Vec<Signal>,
+    status: event_log::ReportedStatus,
     pods: event_log::Pods,
     pod_rates: PodRateExporter,
     /// The sink of Kubernetes Events, if the agent writes them.
@@ -86,10 +80,8 @@ impl TelemetryExporter {
             metrics,
             decision_ids,
             clock: Clock::start(),
-            thresholds: BTreeMap::new(),
             known: SignalSet::EMPTY,
-            conditions: BTreeMap::new(),
-            rejected: Vec::new(),
+            status: event_log::ReportedStatus::default(),
             pods: event_log::Pods::default(),
             pod_rates: PodRateExporter::default(),
             events,

@@ -5,6 +5,7 @@
 
 pub mod event_log;
 pub(crate) mod exporter;
+pub(crate) mod health;
 pub mod http;
 pub(crate) mod line_writer;
 pub mod live;

@@ -52,7 +52,7 @@ impl PodActivity {
     }
 }
 
-/// The activity of the tasks of a pod between two reads. Without a pod: of the tasks that belong to no
+/// The activity of the tasks of a cgroup between two reads, and its pod. Without a pod: of tasks that belong to no
 /// known pod.
 #[derive(Clone, Debug)]
 pub(crate) struct PodTaskDelta {
@@ -89,7 +89,7 @@ impl PodRateExporter {
         let last_update_ns = self.last_update_ns.replace(at.mono_ns);
         let interval_ns = last_update_ns.and_then(|then| at.mono_ns.checked_sub(then)).filter(|ns| *ns > 0);
         self.pods.values_mut().for_each(|pod| pod.rates = None);
-        // Pods of the same name, one of which replaces the other, have the same series.
+        // A pod has several cgroups, and pods of the same name, one of which replaces the other, have the same series.
         let mut activities: BTreeMap<[Label; 2], PodActivity> = BTreeMap::new();
         for PodTaskDelta { pod, activity } in deltas {
             let labels = pod.map(|known| pod_labels(&known.pod.namespace, &known.pod.name));

@@ -12,7 +12,7 @@ pub use agent::{
     Action, ActionSettings, AgentConfiguration, Capacities, Configz, DryRun, EvictionRequests, KubeletFiles,
     MarginMode, MarginValue, MemoryLimits, MetricsSettings, PodMetrics, PodStorageSettings, PodStorageSource,
     Probes, ReclaimSettings, RecorderSettings, Server, SignalMargin, ThresholdMargin, ThresholdSettings,
-    ThresholdSource, load_agent, parse_agent,
+    ThresholdSource, load_agent, parse_agent, set_field,
 };
 pub use kubelet::{
     Effective, KubeletConfiguration, KubeletError, KubeletFields, Origin, Setting, kubelet_policy,

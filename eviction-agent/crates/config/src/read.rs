@@ -9,7 +9,6 @@ use serde_json::{Map, Value};
 use serde_path_to_error::Segment;
 
 use crate::problem::{Problem, did_you_mean, member, quoted};
-use crate::yaml;
 
 /// The maximum number of errors. A document with more is probably not a configuration.
 const MAX_PROBLEMS: usize = 100;
@@ -161,15 +160,22 @@ fn in_words(expected: &str) -> &str {
 /// The maximum size of a configuration file, in bytes.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Reads a file of the given kind as a `T`; it must contain an object.
-pub(super) fn read_document<T: DeserializeOwned + Into<Value>>(
+/// Reads a file of the given kind, whose text `parse` reads; it must contain an object.
+pub(super) fn read_document(
     file: &Path,
     api_version: &str,
     kind: &str,
+    parse: fn(&str) -> Result<Value, String>,
 ) -> Result<Map<String, Value>, Vec<Problem>> {
     let wrong = |cause: String| vec![Problem::new("", cause).in_file(Some(file))];
     let text = read_text(file).map_err(wrong)?;
-    let object = parse_object::<T>(&text).map_err(wrong)?;
+    if text.trim().is_empty() {
+        return Err(wrong("is empty".to_owned()));
+    }
+    let object = match parse(&text).map_err(wrong)? {
+        Value::Object(object) => object,
+        other => return Err(wrong(format!("must be an object, got {}", describe(&other)))),
+    };
     let header = wrong_header(&object, api_version, kind);
     if header.is_empty() {
         return Ok(object);
@@ -187,26 +193,6 @@ fn read_text(file: &Path) -> Result<String, String> {
     }
     let bytes = std::fs::read(file).map_err(|error| error.to_string())?;
     String::from_utf8(bytes).map_err(|error| format!("not UTF-8 text: {}", error.utf8_error()))
-}
-
-/// Parses the object in a YAML text; JSON is YAML.
-fn parse_object<T: DeserializeOwned + Into<Value>>(text: &str) -> Result<Map<String, Value>, String> {
-    if text.trim().is_empty() {
-        return Err("is empty".to_owned());
-    }
-    let json = text.trim_start().starts_with('{');
-    let document: T = if json {
-        // A YAML flow mapping starts the same way.
-        serde_json::from_str(text)
-            .or_else(|error| yaml::from_str(text).map_err(|_| format!("not JSON: {error}")))?
-    } else {
-        yaml::from_str(text)?
-    };
-    let value: Value = document.into();
-    match value {
-        Value::Object(object) => Ok(object),
-        other => Err(format!("must be an object, got {}", describe(&other))),
-    }
 }
 
 /// Returns the errors in `apiVersion` and `kind`.

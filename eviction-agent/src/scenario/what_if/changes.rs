@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use eviction_config::{kubelet_policy, parse_agent};
+use eviction_config::{kubelet_policy, parse_agent, set_field};
 use eviction_core::pod::{Pod, Resources};
 use eviction_core::pods::{EVICT, has_pod_level_resources};
 use eviction_core::policy::preferences::Preferences;
@@ -57,14 +57,9 @@ impl Changes {
             }
         }
         for (path, value) in &self.agent {
-            let mut target = &mut agent;
-            for key in path.split('.') {
-                if !target.is_object() && !target.is_null() {
-                    return Err(format!("{path}: is no field of an AgentConfiguration"));
-                }
-                target = &mut target[key];
+            if !set_field(&mut agent, path, parsed(value)) {
+                return Err(format!("{path}: is no field of an AgentConfiguration"));
             }
-            *target = parsed(value);
         }
         let wrong = |text: &str| format!("the changed configuration is refused: {text}");
         let kubelet = kubelet_policy(&kubelet).map_err(|error| wrong(&error.text))?;

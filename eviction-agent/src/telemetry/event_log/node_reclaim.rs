@@ -5,11 +5,12 @@ use std::fmt;
 use serde::Serialize;
 
 use eviction_core::disk_layout::GarbageEstimate;
+use eviction_core::nullable::is_zero;
 use eviction_core::signal::Signal;
 use eviction_core::units::display_bytes;
 use eviction_cri::{ReclaimEnd, ReclaimReport, RemovedImage};
 
-use super::{bounded, is_zero};
+use super::bounded;
 
 /// The values of [`NodeReclaim::result`].
 pub(crate) const RESULTS: [&str; 6] =

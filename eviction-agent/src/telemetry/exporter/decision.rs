@@ -3,13 +3,12 @@
 use eviction_core::decision::ProposalState;
 use eviction_core::record::{DecisionRecord, EvaluationRecord, EvictionRecord, ThresholdRecord};
 use eviction_core::signal::{NodeCondition, Signal};
-use eviction_core::signal_filter::RejectedReading;
 use eviction_core::units::Quantity;
 
 use super::TelemetryExporter;
-use crate::telemetry::event_log::{self, ConfigChange, Event, PodRef};
+use crate::telemetry::event_log::{self, Event, PodRef, ThresholdState};
 use crate::telemetry::queue::DecisionEvent;
-use eviction_node::clock::{Clock, Instant};
+use eviction_node::clock::Instant;
 
 /// The number of ranked pods that a line shows.
 const SHOWN: usize = 8;
@@ -22,14 +21,21 @@ impl TelemetryExporter {
         if let Some(recording) = &mut self.recording {
             recording.decision(&record);
         }
-        if let Some(evaluation) = record.evaluation() {
-            self.thresholds(evaluation, event.detected_by, *sampled);
-            if let Some(live) = &self.live {
-                live.lock().thresholds.clone_from(&evaluation.thresholds);
-            }
+        if let (Some(evaluation), Some(live)) = (record.evaluation(), &self.live) {
+            live.lock().thresholds.clone_from(&evaluation.thresholds);
         }
-        self.status_changes(&record, *sampled);
-        self.conditions(&record, *sampled);
+        self.export_status(&record);
+        let clock = self.clock;
+        for change in self.status.update(&record, event.detected_by, |at| clock.shown(at)) {
+            match &change {
+                Event::Threshold(line) => self.threshold_event(line, &record, *sampled),
+                Event::ReadingRejected { signal, reason, .. } => {
+                    self.metrics.implausible_readings.with([*signal, *reason]).inc();
+                }
+                _ => {}
+            }
+            self.publish(sampled.wall, change);
+        }
         let Some(evaluation) = record.evaluation() else { return };
         for (id, eviction) in (*first_id..).zip(&evaluation.evictions) {
             self.count_eviction(event, evaluation, eviction);
@@ -41,34 +47,43 @@ impl TelemetryExporter {
         }
     }
 
-    /// Publishes the changes since the previous decision other than its evaluation: unavailable signals, rejected
-    /// readings, and changed configurations.
-    fn status_changes(&mut self, record: &DecisionRecord, sampled: Instant) {
+    /// Exports which signals are unavailable, which thresholds are met, and which conditions hold.
+    fn export_status(&mut self, record: &DecisionRecord) {
         for signal in Signal::ALL {
-            let is_unavailable = record.unavailable.contains(&signal);
-            let value = i64::from(is_unavailable);
-            // `set` returns the value of the previous decision.
-            if self.metrics.signal_unavailable.with([signal.name()]).set(value) != value {
-                let state = if is_unavailable { "unavailable" } else { "available" };
-                self.publish(sampled.wall, Event::SignalUnavailable { signal: signal.name(), state });
-            }
+            let value = i64::from(record.unavailable.contains(&signal));
+            self.metrics.signal_unavailable.with([signal.name()]).set(value);
         }
-        if let Some(evaluation) = record.evaluation() {
-            for RejectedReading { signal, available, capacity, reason } in evaluation.rejected.iter().copied()
-            {
-                if self.rejected.contains(&signal) {
-                    continue;
-                }
-                let (signal, reason) = (signal.name(), reason.name());
-                self.metrics.implausible_readings.with([signal, reason]).inc();
-                let event = Event::ReadingRejected { signal, reason, available, capacity };
-                self.publish(sampled.wall, event);
-            }
-            self.rejected = evaluation.rejected.iter().map(|reading| reading.signal).collect();
+        for condition in NodeCondition::ALL {
+            let holds = record.conditions.iter().any(|it| it.condition == condition);
+            self.metrics.node_condition.with([condition.name()]).set(i64::from(holds));
         }
         if let Some(proposal) = &record.proposal {
             self.metrics.config_pending.set(i64::from(matches!(proposal, ProposalState::Pending { .. })));
-            self.publish(sampled.wall, Event::ConfigChange(config_change(proposal, &self.clock)));
+        }
+        let Some(evaluation) = record.evaluation() else { return };
+        for threshold in &evaluation.thresholds {
+            let is_met = threshold.met.is_some();
+            // A signal that was never known has no series, because the agent may not run on a node.
+            let reading = evaluation.signal(threshold.signal);
+            if is_met || reading.is_some_and(|reading| reading.available.is_some()) {
+                self.known.insert(threshold.signal);
+            }
+            if self.known.contains(threshold.signal) {
+                let labels = [threshold.signal.name(), threshold.kind()];
+                self.metrics.threshold_met.with(labels).set(Some(i64::from(is_met)));
+            }
+        }
+    }
+
+    /// Records a Kubernetes Event for a threshold that is met or cleared.
+    fn threshold_event(&self, line: &event_log::Threshold, record: &DecisionRecord, sampled: Instant) {
+        let is_known = line.state != ThresholdState::Unknown;
+        let Some(events) = self.events.as_ref().filter(|_| is_known) else { return };
+        let is_it = |it: &&ThresholdRecord| it.signal.name() == line.signal && it.kind() == line.threshold;
+        let threshold = record.evaluation().and_then(|it| it.thresholds.iter().find(is_it));
+        if let Some(threshold) = threshold {
+            let at = self.clock.shown(sampled.wall);
+            events.threshold(threshold, line.state == ThresholdState::Met, &line.to_string(), at);
         }
     }
 
@@ -85,7 +100,7 @@ impl TelemetryExporter {
         let Some(threshold) = evaluation.threshold_of(eviction) else { return };
         self.metrics.eviction_decisions.with([threshold.signal.name()]).inc();
         let available = evaluation.signal(threshold.signal).and_then(|signal| signal.available);
-        let value = threshold.quantity.as_deref().and_then(whole_units);
+        let value = threshold.quantity.as_ref().map(Quantity::value);
         if let (Some(value), Some(available)) = (value, available)
             && threshold.is_hard()
             && threshold.signal == Signal::MemoryAvailable
@@ -114,9 +129,7 @@ impl TelemetryExporter {
             grace_seconds: eviction.grace_period_seconds,
             eviction_message: eviction.message.clone(),
             annotations: eviction.annotations.clone(),
-            value: threshold
-                .and_then(|threshold| threshold.quantity.clone())
-                .unwrap_or_else(|| "0".to_owned()),
+            value: threshold.and_then(|threshold| threshold.quantity.clone()).unwrap_or_default().to_string(),
             available: reading.and_then(|reading| reading.available),
             usage: usage.map(|usage| usage.usage),
             working_set: usage.map(|usage| usage.working_set),
@@ -131,50 +144,6 @@ impl TelemetryExporter {
         }
     }
 
-    fn thresholds(&mut self, evaluation: &EvaluationRecord, detected_by: &'static str, sampled: Instant) {
-        let before = std::mem::take(&mut self.thresholds);
-        for threshold in &evaluation.thresholds {
-            let key = (threshold.signal, threshold.is_hard());
-            let is_met = threshold.met.is_some();
-            let reading = evaluation.signal(threshold.signal).filter(|reading| reading.available.is_some());
-            // A signal that was never known has no series, because the agent may not run on a node.
-            if is_met || reading.is_some() {
-                self.known.insert(threshold.signal);
-            }
-            if self.known.contains(threshold.signal) {
-                let labels = [threshold.signal.name(), threshold.kind()];
-                self.metrics.threshold_met.with(labels).set(Some(i64::from(is_met)));
-            }
-            let before = before.get(&key).copied().unwrap_or_default();
-            let state = before.next(is_met, reading.is_some());
-            self.thresholds.insert(key, state);
-            if state == before {
-                continue;
-            }
-            let line = event_log::Threshold::of(threshold, evaluation, state.name(), detected_by);
-            if let Some(events) = self.events.as_ref().filter(|_| state != State::Unknown) {
-                let at = self.clock.shown(sampled.wall);
-                events.threshold(threshold, state == State::Met, &line.to_string(), at);
-            }
-            self.publish(sampled.wall, Event::Threshold(line));
-        }
-    }
-
-    fn conditions(&mut self, record: &DecisionRecord, sampled: Instant) {
-        for condition in NodeCondition::ALL {
-            let holds = record.conditions.iter().any(|it| it.condition == condition);
-            self.metrics.node_condition.with([condition.name()]).set(i64::from(holds));
-            let status = match holds {
-                true => "True",
-                false if record.unknown_conditions.contains(&condition) => "Unknown",
-                false => "False",
-            };
-            if self.conditions.insert(condition, status).unwrap_or("False") != status {
-                self.publish(sampled.wall, Event::Condition { condition: condition.name(), status });
-            }
-        }
-    }
-
     fn candidates(&self, evaluation: &EvaluationRecord) -> Vec<event_log::Candidate> {
         let shown = evaluation.candidates.iter().take(SHOWN).map(|candidate| {
             let rates = self.pod_rates.rates(&candidate.pod.namespace, &candidate.pod.name);
@@ -183,7 +152,7 @@ impl TelemetryExporter {
                 pod: PodRef::from(&candidate.pod),
                 usage: candidate.usage,
                 bytes_elsewhere: candidate.bytes_elsewhere,
-                request: candidate.request.as_deref().and_then(whole_units),
+                request: candidate.request.as_ref().map(Quantity::value),
                 priority: candidate.priority,
                 skipped_reason: candidate.skipped_reason.clone(),
                 forks_per_second: rates.map(|rates| rates.forks_per_second).filter(above_zero),
@@ -191,52 +160,6 @@ impl TelemetryExporter {
             }
         });
         shown.collect()
-    }
-}
-
-fn config_change(proposal: &ProposalState, clock: &Clock) -> ConfigChange {
-    let (state, until, would_evict) = match proposal {
-        ProposalState::Unchanged => ("unchanged", None, Vec::new()),
-        ProposalState::Applied => ("applied", None, Vec::new()),
-        ProposalState::Pending { since: _, until, would_evict, would_reclaim: _ } => {
-            let names = would_evict.iter().map(PodRef::from);
-            ("pending", until.map(|until| clock.shown(until)), names.collect())
-        }
-    };
-    let (would_evict, would_evict_omitted) = event_log::bounded(would_evict.into_iter());
-    ConfigChange { state, until, would_evict, would_evict_omitted, ..ConfigChange::default() }
-}
-
-fn whole_units(text: &str) -> Option<i64> {
-    Some(Quantity::parse(text).ok()?.value())
-}
-
-/// The last reported state of a threshold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum State {
-    #[default]
-    Cleared,
-    Met,
-    /// The threshold was met when its signal became unknown.
-    Unknown,
-}
-
-impl State {
-    /// Returns the next state. A threshold that is no longer met is cleared only if its signal is known.
-    fn next(self, is_met: bool, is_known: bool) -> Self {
-        match (self, is_met, is_known) {
-            (_, true, _) => Self::Met,
-            (_, false, true) | (Self::Cleared, false, false) => Self::Cleared,
-            (Self::Met | Self::Unknown, false, false) => Self::Unknown,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Cleared => "cleared",
-            Self::Met => "met",
-            Self::Unknown => "unknown",
-        }
     }
 }
 
@@ -256,17 +179,6 @@ mod tests {
     fn overshoot_is_never_negative() {
         let whole = [(100, 30), (100, 100), (100, 101), (i64::MAX, i64::MIN)].map(|(t, a)| overshoot(t, a));
         assert_eq!(whole, [70.0, 0.0, 0.0, i64::MAX as f64]);
-    }
-
-    #[test]
-    fn a_threshold_whose_signal_becomes_unknown_is_not_cleared() {
-        use State::{Cleared, Met, Unknown};
-        assert_eq!(Met.next(false, false), Unknown);
-        assert_eq!(Unknown.next(false, false), Unknown);
-        assert_eq!(Unknown.next(false, true), Cleared);
-        assert_eq!(Unknown.next(true, true), Met);
-        assert_eq!(Met.next(false, true), Cleared);
-        assert_eq!(Cleared.next(false, false), Cleared, "nothing was met");
     }
 
     #[test]

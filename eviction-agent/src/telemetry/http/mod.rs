@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+use crate::telemetry::health::Health;
 use crate::telemetry::metrics::{Form, Metrics};
 
 /// The maximum number of connections. A scraper needs one.
@@ -34,28 +35,14 @@ const MAX_CONNECTIONS_PER_PEER: usize = 6;
 /// The maximum duration of a connection. Each connection has one request.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The health of the agent, from which `/healthz` and `/readyz` are answered.
-pub trait Health: Send + Sync + 'static {
-    /// Returns `Err` with the reason if the control loop is stalled.
-    ///
-    /// # Errors
-    /// The reason, as the text of the response.
-    fn healthy(&self) -> Result<(), String>;
-    /// Returns `Err` with the reason while pods are not known or no source works.
-    ///
-    /// # Errors
-    /// The reason, as the text of the response.
-    fn ready(&self) -> Result<(), String>;
-}
-
 /// Serves until dropped.
-pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, health: Arc<dyn Health>) {
+pub(crate) async fn serve(listener: TcpListener, metrics: Arc<Metrics>, health: Arc<Health>) {
     let (listener, peers) = (&listener, &Mutex::default());
     let accept = || async move {
         let (stream, peer) = listener.accept().await?;
         Ok(reserve_connection(peers, peer.ip()).map(|reservation| (stream, reservation)))
     };
-    let respond = move |request: &Request<Incoming>| respond(request, &metrics, health.as_ref());
+    let respond = move |request: &Request<Incoming>| respond(request, &metrics, &health);
     serve_connections(MAX_CONNECTIONS, CONNECTION_TIMEOUT, accept, respond).await;
 }
 
@@ -119,7 +106,7 @@ fn reserve_connection(peers: &Mutex<Vec<Weak<IpAddr>>>, peer: IpAddr) -> Option<
     })
 }
 
-fn respond(request: &Request<Incoming>, metrics: &Metrics, health: &dyn Health) -> Response<Full<Bytes>> {
+fn respond(request: &Request<Incoming>, metrics: &Metrics, health: &Health) -> Response<Full<Bytes>> {
     if request.method() != Method::GET && request.method() != Method::HEAD {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n".to_owned());
     }

@@ -16,7 +16,7 @@ use crate::zstd_stream;
 /// reason for each segment that was left out.
 ///
 /// # Errors
-/// If the directory cannot be read, has no segment, or the copy cannot be written.
+/// If the directory cannot be read, has no segment that can be read, or the copy cannot be written.
 pub fn copy_end(path: &Path, last: Duration, out: &mut dyn Write) -> io::Result<Vec<String>> {
     let ended = |segment: &PathBuf| segment.metadata().ok().filter(|it| it.len() > 0)?.modified().ok();
     // An empty file may be the output file itself.
@@ -41,10 +41,11 @@ pub fn copy_end(path: &Path, last: Duration, out: &mut dyn Write) -> io::Result<
             Err(error) => left_out.push(format!("{}: {}", segment.display(), error.text)),
         }
     }
-    match copied {
-        0 => Err(io::Error::new(io::ErrorKind::NotFound, "no recording")),
-        _ => Ok(left_out),
+    if copied > 0 {
+        return Ok(left_out);
     }
+    let why = left_out.into_iter().next().unwrap_or_else(|| "no recording".to_owned());
+    Err(io::Error::new(io::ErrorKind::NotFound, why))
 }
 
 /// Returns the frames of a segment, up to the one that is being written.

@@ -3,6 +3,8 @@
 
 use std::io::{self, Read};
 
+use serde::Serialize;
+
 use super::VERSION;
 
 /// The first bytes of each segment. The version follows as a `u16`.
@@ -56,12 +58,14 @@ impl Kind {
     ];
 }
 
-/// The reason why a segment cannot be read to its end.
-#[derive(Clone, Debug)]
+/// The reason why a segment cannot be read to its end. In JSON it is its text.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(transparent)]
 pub struct SegmentError {
     /// The position and the reason.
     pub text: String,
     /// Whether the segment ends within a frame, as a killed agent leaves it.
+    #[serde(skip)]
     pub is_cut: bool,
 }
 

@@ -28,7 +28,7 @@ use eviction_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// The version of the format. Other versions cannot be read.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// The header of a segment, which identifies its recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,9 +1,9 @@
 //! The JSON of a pod in the form of the API, with the fields that decide whether and when the pod
 //! is evicted.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use eviction_core::pod::{Container, EmptyDir, Owner, Pod, ResourceList, Resources, Volume};
+use eviction_core::pod::{Container, Owner, Pod, Volume};
 
 /// Returns a pod as JSON, without tolerations, conditions and ended containers, which do not
 /// influence its eviction.
@@ -49,8 +49,8 @@ pub(crate) fn write(pod: &Pod) -> Value {
             "terminationGracePeriodSeconds": termination_grace_period_seconds,
             "containers": containers.iter().map(container).collect::<Vec<_>>(),
             "initContainers": init_containers.iter().map(container).collect::<Vec<_>>(),
-            "resources": resources.as_ref().map(amounts),
-            "overhead": list(overhead),
+            "resources": resources,
+            "overhead": overhead,
             "volumes": volumes.iter().map(volume).collect::<Vec<_>>(),
         },
         "status": {
@@ -61,24 +61,13 @@ pub(crate) fn write(pod: &Pod) -> Value {
 }
 
 fn container(Container { name, resources, restartable }: &Container) -> Value {
-    json!({"name": name, "resources": amounts(resources), "restartPolicy": restartable.then_some("Always")})
-}
-
-fn amounts(Resources { requests, limits }: &Resources) -> Value {
-    json!({"requests": list(requests), "limits": list(limits)})
-}
-
-fn list(list: &ResourceList) -> Map<String, Value> {
-    list.iter().map(|(name, quantity)| (name.to_string(), quantity.to_string().into())).collect()
+    json!({"name": name, "resources": resources, "restartPolicy": restartable.then_some("Always")})
 }
 
 fn volume(Volume { name, host_path, git_repo, config_map, empty_dir }: &Volume) -> Value {
     let is_there = |is_there: bool| is_there.then(|| json!({}));
-    let dir = empty_dir.as_ref().map(|EmptyDir { medium, size_limit }| {
-        json!({"medium": medium, "sizeLimit": size_limit.as_ref().map(ToString::to_string)})
-    });
     json!({
         "name": name, "hostPath": is_there(*host_path), "gitRepo": is_there(*git_repo),
-        "configMap": is_there(*config_map), "emptyDir": dir,
+        "configMap": is_there(*config_map), "emptyDir": empty_dir,
     })
 }

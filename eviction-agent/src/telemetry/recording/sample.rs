@@ -222,34 +222,24 @@ struct NumberReader<'a> {
 }
 
 impl NumberReader<'_> {
-    // The fast path, because most numbers did not change.
-    #[inline]
     fn read(&mut self) -> u64 {
-        let Some(before) = self.before.get(self.index).filter(|_| self.unchanged > 0) else {
-            return self.read_change();
-        };
-        self.index += 1;
-        self.unchanged -= 1;
-        *before
-    }
-
-    #[cold]
-    fn read_change(&mut self) -> u64 {
-        if self.index == self.before.len() {
-            self.before.push(0);
-        }
         let index = self.index;
         self.index += 1;
+        if index == self.before.len() {
+            self.before.push(0);
+        }
         if self.unchanged == 0 {
             match self.varint() {
-                0 => self.unchanged = self.varint(),
+                0 => {
+                    self.unchanged = self.varint();
+                    self.is_short |= self.unchanged == 0;
+                }
                 code => {
                     let difference = (code >> 1) ^ (code & 1).wrapping_neg();
                     self.before[index] = self.before[index].wrapping_add(difference);
                     return self.before[index];
                 }
             }
-            self.is_short |= self.unchanged == 0;
         }
         self.unchanged = self.unchanged.saturating_sub(1);
         self.before[index]

@@ -8,7 +8,7 @@ use std::fmt;
 
 use eviction_core::policy::Threshold;
 use eviction_core::signal::{Resource, Signal};
-use eviction_core::units::{Format, Nanos, Quantity, ThresholdValue, deserialize_text};
+use eviction_core::units::{Format, Quantity, ThresholdValue, deserialize_text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -152,15 +152,15 @@ impl EffectiveMargin<'_> {
     }
 
     fn raise_quantity(&self, quantity: &Quantity) -> Quantity {
-        let own = rounded_up(quantity);
+        let own = quantity.value();
         if own <= 0 {
             return quantity.clone();
         }
         let increase = match &self.increase.0 {
-            ThresholdValue::Quantity(increase) => rounded_up(increase),
+            ThresholdValue::Quantity(increase) => increase.value(),
             ThresholdValue::Percentage(share) => share_of_amount(own, *share, self.rounding),
         };
-        let least = self.minimum.map_or(0, rounded_up);
+        let least = self.minimum.map_or(0, Quantity::value);
         let most = self.capacity.map_or(i64::MAX, |capacity| capacity.saturating_sub(own).max(0) / 2);
         let increase = increase.max(least).min(most);
         // A value of more than 64 bits gets no margin.
@@ -178,7 +178,7 @@ impl EffectiveMargin<'_> {
             return Some(own);
         }
         let share_of_capacity = |quantity: &Quantity| {
-            let amount = rounded_up(quantity);
+            let amount = quantity.value();
             self.capacity.map(|capacity| amount as f64 / capacity as f64)
         };
         let share = configured_share(own);
@@ -191,11 +191,6 @@ impl EffectiveMargin<'_> {
         let raised = share + increase.max(least).min((1.0 - share) / 2.0);
         Some((raised as f32).max(own))
     }
-}
-
-/// Returns the quantity rounded up to an integer. One that does not fit becomes the nearest `i64`.
-fn rounded_up(quantity: &Quantity) -> i64 {
-    Nanos::from_quantity(quantity).units_rounded_up()
 }
 
 /// Returns a share of an amount, rounded up. A result of at least the grain is rounded up to a multiple of

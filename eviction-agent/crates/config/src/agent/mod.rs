@@ -5,6 +5,8 @@
 //! The JSON schema in `schema/` is generated from these types.
 
 mod margin;
+#[cfg(test)]
+mod override_tests;
 mod rules;
 mod settings;
 #[cfg(test)]
@@ -24,7 +26,7 @@ use serde_json::{Map, Value};
 use crate::kubelet::{KubeletConfiguration, Origin, Setting, resolve_fields};
 use crate::problem::{Problem, Problems, member};
 use crate::read::{describe, read, read_document};
-use crate::yaml::Strict;
+use crate::yaml;
 
 pub use margin::{Capacities, MarginMode, MarginValue, SignalMargin, ThresholdMargin};
 pub use settings::{
@@ -107,7 +109,7 @@ enum Kind {
 /// If the configuration is invalid: all errors, each with its field.
 pub fn load_agent(file: Option<&Path>) -> Result<AgentConfiguration, Problems> {
     let object = match file {
-        Some(file) => read_document::<Strict>(file, API_VERSION, KIND).map_err(Problems)?,
+        Some(file) => read_document(file, API_VERSION, KIND, yaml::parse_strict).map_err(Problems)?,
         None => Map::new(),
     };
     resolve(object, file)
@@ -157,9 +159,36 @@ impl AgentConfiguration {
         ActionSettings { action: self.action, dry_run: self.dry_run }
     }
 
-    /// Changes a value that is given on the command line.
-    pub fn override_setting(&mut self, path: &str, value: String, change: impl FnOnce(&mut Self)) {
-        change(self);
+    /// Sets a field, such as `server.listenAddress`, to the value that is given on the command line.
+    ///
+    /// # Errors
+    /// If there is no such field, or it cannot have this value.
+    pub fn override_setting(&mut self, path: &str, value: Value) -> Result<(), Problem> {
+        let wrong = |error: serde_json::Error| Problem::new(path, error);
+        let mut all = serde_json::to_value(&*self).map_err(wrong)?;
+        let text = text(&value);
+        if !set_field(&mut all, path, value) {
+            return Err(Problem::new(path, "is not known here"));
+        }
+        let changed: Self = serde_json::from_value(all).map_err(wrong)?;
+        let (file, settings) = (self.file.take(), std::mem::take(&mut self.settings));
+        *self = Self { file, settings, ..changed };
+        self.note_override(path, text);
+        Ok(())
+    }
+
+    /// Sets a field to the path that is given on the command line. Unlike a path in a file, it need not be UTF-8.
+    pub fn override_path(
+        &mut self,
+        path: &str,
+        value: &Path,
+        field: impl FnOnce(&mut Self) -> &mut Option<PathBuf>,
+    ) {
+        *field(self) = Some(value.to_owned());
+        self.note_override(path, value.display().to_string());
+    }
+
+    fn note_override(&mut self, path: &str, value: String) {
         let setting = Setting { path: path.to_owned(), value, origin: Origin::CommandLine };
         match self.settings.iter_mut().find(|setting| setting.path == path) {
             Some(other) => *other = setting,
@@ -192,6 +221,28 @@ fn drop_nulls(value: &mut Value) {
 
 fn to_value(file: &AgentConfiguration) -> Value {
     serde_json::to_value(file).unwrap_or_default()
+}
+
+/// Sets a field of a configuration, such as `policy.maxEvictionsPerSync`. Returns false if a part of the path is a value
+/// without fields.
+pub fn set_field(configuration: &mut Value, path: &str, value: Value) -> bool {
+    let mut field = configuration;
+    for key in path.split('.') {
+        if !field.is_object() && !field.is_null() {
+            return false;
+        }
+        field = &mut field[key];
+    }
+    *field = value;
+    true
+}
+
+/// Returns a value as it would be written in a file.
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
 }
 
 /// Replaces lists by the object that they should be `like`, with an error, since serde reads an object from a
@@ -242,15 +293,11 @@ fn flatten(path: String, value: &Value, given: Option<&Value>, file: Option<&Pat
             }
         }
         value => {
-            let value = match value {
-                Value::String(text) => text.clone(),
-                other => other.to_string(),
-            };
             let origin = match (given, file) {
                 (Some(_), Some(file)) => Origin::File(file.to_owned()),
                 _ => Origin::Default,
             };
-            into.push(Setting { path, value, origin });
+            into.push(Setting { path, value: text(value), origin });
         }
     }
 }

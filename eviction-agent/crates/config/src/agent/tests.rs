@@ -296,26 +296,6 @@ fn own_thresholds_replace_those_of_the_kubelet() {
 }
 
 #[test]
-fn command_line_profile_changes_no_other_setting() {
-    let object = json!({"profile": "Enhanced", "policy": {"maxEvictionsPerSync": 7}});
-    let file = Path::new("agent.yaml");
-    let configuration = resolve(object.as_object().unwrap().clone(), Some(file)).unwrap();
-    assert_eq!(configuration.notes, []);
-    let with_profile = |mut configuration: AgentConfiguration, profile: Profile| {
-        let change = |it: &mut AgentConfiguration| it.profile = profile;
-        configuration.override_setting("profile", profile.name().to_owned(), change);
-        configuration
-    };
-    let kubelet = with_profile(configuration.clone(), Profile::Kubelet);
-    assert_eq!((kubelet.profile, kubelet.policy.max_evictions_per_sync), (Profile::Kubelet, 7));
-    assert_eq!(kubelet.settings[0].to_string(), "profile = Kubelet (command line)");
-    assert_eq!(kubelet.settings.len(), configuration.settings.len());
-    assert_eq!(kubelet.notes[0].to_string(), "agent.yaml: policy: is not used: the profile is `Kubelet`");
-    let again = with_profile(kubelet, Profile::Enhanced);
-    assert_eq!((again.policy, again.notes), (configuration.policy, vec![]));
-}
-
-#[test]
 fn profile_selects_the_thresholds_and_rules() {
     let kubelet = kubelet_policy(&json!({"evictionHard": {"memory.available": "1Gi"}})).unwrap();
     let policy =

@@ -26,6 +26,7 @@ use serde_json::{Map, Value};
 
 use crate::problem::{Problem, Problems, member};
 use crate::read::{read, read_document};
+use crate::yaml;
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KIND: &str = "KubeletConfiguration";
@@ -57,7 +58,7 @@ pub fn load_kubelet(
     let mut problems = Vec::new();
     let mut layers = Layers::default();
     if let Some(file) = file {
-        match read_document::<Value>(file, API_VERSION, KIND) {
+        match read_document(file, API_VERSION, KIND, yaml::parse) {
             Ok(object) => layers = Layers::new(object, &Origin::File(file.to_owned())),
             Err(wrong) => problems.extend(wrong),
         }
@@ -69,7 +70,7 @@ pub fn load_kubelet(
         match files::list_drop_ins(dir, &mut notes) {
             Ok(drop_ins) => {
                 for file in drop_ins {
-                    match read_document::<Value>(&file, API_VERSION, KIND) {
+                    match read_document(&file, API_VERSION, KIND, yaml::parse) {
                         Ok(object) => layers.apply_patch(object, &Origin::DropIn(file)),
                         Err(wrong) => problems.extend(wrong),
                     }
@@ -84,13 +85,13 @@ pub fn load_kubelet(
 
 /// Resolves fields of a KubeletConfiguration that are in a file of another kind.
 pub(super) fn resolve_fields(
-    mut object: Map<String, Value>,
+    object: Map<String, Value>,
     file: Option<&Path>,
 ) -> Result<KubeletConfiguration, Problems> {
     let origin = file.map_or(Origin::Default, |file| Origin::File(file.to_owned()));
-    let given = Layers::new(object.clone(), &origin);
-    default_eviction_hard(&mut object);
-    resolve_layers(Layers { object, ..given }, Vec::new(), Vec::new(), file)
+    let mut layers = Layers::new(object, &origin);
+    default_eviction_hard(&mut layers.object);
+    resolve_layers(layers, Vec::new(), Vec::new(), file)
 }
 
 /// Resolves the fields. `place` is the location of errors that have no other one.

@@ -2,6 +2,7 @@
 //! compare this. A running agent checks less, since its kubelet has started and may have another version.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use eviction_core::policy::Policy;
 use eviction_core::units::GoDuration;
@@ -122,32 +123,32 @@ fn enforcement(values: &Values<'_>, enforced: &[&str]) -> Option<&'static str> {
 
 const SECOND: i64 = 1_000_000_000;
 
-/// Fields with bounded numbers: name, value for null, value for zero, minimum, maximum.
-const BOUNDS: &[(&str, i64, i64, i64, i64)] = &[
-    ("nodeLeaseDurationSeconds", 40, 40, 1, MAX),
-    ("eventBurst", 100, 100, 0, MAX),
-    ("eventRecordQPS", 50, 0, 0, MAX),
-    ("healthzPort", 10248, 0, 0, 65535),
-    ("imageGCHighThresholdPercent", 85, 0, 0, 100),
-    ("imageGCLowThresholdPercent", 80, 0, 0, 100),
-    ("iptablesDropBit", 15, 0, 0, 31),
-    ("iptablesMasqueradeBit", 14, 0, 0, 31),
-    ("kubeAPIBurst", 100, 100, 0, MAX),
-    ("kubeAPIQPS", 50, 0, 0, MAX),
-    ("nodeStatusMaxImages", 50, 0, -1, MAX),
-    ("maxOpenFiles", 1_000_000, 1_000_000, 0, MAX),
-    ("maxPods", 110, 110, 0, MAX),
-    ("oomScoreAdj", -999, 0, -1000, 1000),
-    ("podsPerCore", 0, 0, 0, MAX),
-    ("port", 10250, 10250, 1, 65535),
-    ("readOnlyPort", 0, 0, 0, 65535),
-    ("registryBurst", 10, 10, 0, MAX),
-    ("registryPullQPS", 5, 0, 0, MAX),
-    ("maxParallelImagePulls", 1, 0, 1, MAX),
-    ("containerLogMaxWorkers", 1, 0, 1, MAX),
-    ("containerLogMaxFiles", 5, 0, 2, MAX),
-    ("userNamespaces.idsPerPod", 65536, 0, 65536, 0xffff_ffff),
-    ("tracing.samplingRatePerMillion", 0, 0, 0, 1_000_000),
+/// Fields with bounded numbers, and the bounds. Null means the default, and so does 0 in some of the fields that allow it.
+const BOUNDS: &[(&str, RangeInclusive<i64>)] = &[
+    ("nodeLeaseDurationSeconds", 0..=MAX),
+    ("eventBurst", 0..=MAX),
+    ("eventRecordQPS", 0..=MAX),
+    ("healthzPort", 0..=65535),
+    ("imageGCHighThresholdPercent", 0..=100),
+    ("imageGCLowThresholdPercent", 0..=100),
+    ("iptablesDropBit", 0..=31),
+    ("iptablesMasqueradeBit", 0..=31),
+    ("kubeAPIBurst", 0..=MAX),
+    ("kubeAPIQPS", 0..=MAX),
+    ("nodeStatusMaxImages", -1..=MAX),
+    ("maxOpenFiles", 0..=MAX),
+    ("maxPods", 0..=MAX),
+    ("oomScoreAdj", -1000..=1000),
+    ("podsPerCore", 0..=MAX),
+    ("port", 0..=65535),
+    ("readOnlyPort", 0..=65535),
+    ("registryBurst", 0..=MAX),
+    ("registryPullQPS", 0..=MAX),
+    ("maxParallelImagePulls", 1..=MAX),
+    ("containerLogMaxWorkers", 1..=MAX),
+    ("containerLogMaxFiles", 2..=MAX),
+    ("userNamespaces.idsPerPod", 65536..=0xffff_ffff),
+    ("tracing.samplingRatePerMillion", 0..=1_000_000),
 ];
 
 const MAX: i64 = i64::MAX;
@@ -164,15 +165,15 @@ const CHOICES: &[(&str, &[&str])] = &[
 
 /// Returns the first of these fields that would stop the kubelet.
 fn invalid_field(values: &Values<'_>) -> Option<&'static str> {
-    let bound = BOUNDS.iter().find(|(path, null, zero, least, most)| {
-        let value = values.integer(path, *null, *zero);
-        value < *least || value > *most
+    let bound = BOUNDS.iter().find(|(path, bounds)| {
+        let value = values.get(path).and_then(Value::as_i64);
+        value.is_some_and(|value| !bounds.contains(&value))
     });
     let choice = CHOICES.iter().find(|(path, choices)| {
         let text = values.text(path);
         !text.is_empty() && !choices.contains(&text)
     });
-    bound.map(|(path, ..)| *path).or(choice.map(|(path, _)| *path)).or_else(|| {
+    bound.map(|(path, _)| *path).or(choice.map(|(path, _)| *path)).or_else(|| {
         let rules: [fn(&Values<'_>) -> Option<&'static str>; 5] =
             [images, shutdown, logs, reservations, gated_fields];
         rules.into_iter().find_map(|rule| rule(values))
@@ -180,8 +181,8 @@ fn invalid_field(values: &Values<'_>) -> Option<&'static str> {
 }
 
 fn images(values: &Values<'_>) -> Option<&'static str> {
-    let high = values.integer("imageGCHighThresholdPercent", 85, 0);
-    if values.integer("imageGCLowThresholdPercent", 80, 0) >= high {
+    let high = values.integer("imageGCHighThresholdPercent", 85);
+    if values.integer("imageGCLowThresholdPercent", 80) >= high {
         return Some("imageGCLowThresholdPercent");
     }
     let least = values.nanos("imageMinimumGCAge", 120 * SECOND);
@@ -189,7 +190,7 @@ fn images(values: &Values<'_>) -> Option<&'static str> {
     if least < 0 || most < 0 || most > 0 && most <= least {
         return Some("imageMaximumGCAge");
     }
-    if values.integer("maxParallelImagePulls", 1, 0) > 1 && values.flag("serializeImagePulls") == Some(true) {
+    if values.integer("maxParallelImagePulls", 1) > 1 && values.flag("serializeImagePulls") == Some(true) {
         return Some("serializeImagePulls");
     }
     let policy = values.text("imagePullCredentialsVerificationPolicy");
@@ -250,7 +251,7 @@ fn reservations(values: &Values<'_>) -> Option<&'static str> {
     if !cpus.is_empty() && (cgroups != ["", ""] || !cpus.split(',').all(is_cpu_range)) {
         return Some("reservedSystemCPUs");
     }
-    if values.integer("userNamespaces.idsPerPod", 65536, 0) % 65536 != 0 {
+    if values.integer("userNamespaces.idsPerPod", 65536) % 65536 != 0 {
         return Some("userNamespaces.idsPerPod");
     }
     let factor = values.get("memoryThrottlingFactor").and_then(Value::as_f64);
@@ -331,12 +332,8 @@ impl<'a> Values<'a> {
         self.get(path).and_then(Value::as_str).unwrap_or_default()
     }
 
-    fn integer(&self, path: &str, null: i64, zero: i64) -> i64 {
-        match self.get(path).and_then(Value::as_i64) {
-            None => null,
-            Some(0) => zero,
-            Some(value) => value,
-        }
+    fn integer(&self, path: &str, default: i64) -> i64 {
+        self.get(path).and_then(Value::as_i64).unwrap_or(default)
     }
 
     /// Returns a duration in nanoseconds. Absent and zero mean the default.
