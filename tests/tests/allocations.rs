@@ -126,27 +126,24 @@ fn an_evaluation_that_evicts_allocates_nothing() -> Result<()> {
 }
 
 /// The first evaluation that evicts after a time without pressure allocates nothing either: that is the purpose of
-/// the warm-up, whichever sample it uses.
+/// the reserved buffers.
 #[test]
-fn the_first_evaluation_that_evicts_after_warm_up_allocates_nothing() -> Result<()> {
-    for (profile, warm_up_under_pressure) in PROFILES.into_iter().flat_map(|it| [(it, true), (it, false)]) {
+fn the_first_evaluation_that_evicts_with_reserved_buffers_allocates_nothing() -> Result<()> {
+    for profile in PROFILES {
         let mut calm = node(profile, &json!({}), Case::Calm)?;
         assert_eq!(run_evaluations(&mut calm)?.end, EvaluationEnd::NoPressure);
-        let calm_sample = calm.next_snapshot(None)?;
         let mut node = node(profile, &json!({}), Case::MemoryPressure)?;
         node.engine = calm.engine;
         // Later than all samples of the calm node.
         node.carry_out(&[], Duration::from_secs(3600))?;
         let event = Event::Pods(Arc::clone(&node.pods));
         node.engine.step(Input { at: node.now, event });
-        let under_pressure = node.next_snapshot(None)?;
-        node.engine.warm_up(node.now, if warm_up_under_pressure { under_pressure } else { calm_sample });
-        assert!(node.engine.conditions().is_empty(), "nothing is left of the warm-up");
+        node.engine.reserve_buffers();
         let snapshot = node.next_snapshot(None)?;
         let (decision, allocations) = trace_allocations(|| node.sync(&snapshot));
         let evaluation = decision.evaluation().context("there was no evaluation")?;
-        let description = format!("{profile:?}, pressed {warm_up_under_pressure}: {allocations}");
-        assert_eq!((evaluation.end, allocations.blocks), (EvaluationEnd::Evicted, 0), "{description}");
+        let result = (evaluation.end, allocations.blocks);
+        assert_eq!(result, (EvaluationEnd::Evicted, 0), "{profile:?}: {allocations}");
     }
     Ok(())
 }

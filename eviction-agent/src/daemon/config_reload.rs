@@ -1,16 +1,18 @@
 //! Reloads the configuration at SIGHUP, when its file changes, and periodically from the kubelet. Saves it once
 //! it is in force.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use eviction_core::policy::Policy;
 use eviction_core::policy::eviction_settings::NodeReclaim;
 use tokio::signal::unix::{Signal, SignalKind};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use crate::daemon::configuration::{Configuration, ConfigurationFiles, KubeletSource, Options};
-use crate::daemon::saved_config::{SavedConfig, SavedConfigWriter, previous_policy};
+use crate::daemon::saved_config::ConfigWriter;
 use crate::daemon::watch_signal;
 use crate::error::Failure;
 use eviction_node::file_watch::FileWatch;
@@ -71,17 +73,17 @@ pub(crate) struct Reload {
     is_invalid: bool,
     /// When the configuration of the kubelet is requested again; `None` if it is not the source.
     next_request: Option<Instant>,
-    config_writer: SavedConfigWriter,
+    config_writer: ConfigWriter,
 }
 
 impl Reload {
-    /// Returns the policy to start with and the `Reload` that finds the changes of the configuration. If the files
+    /// Returns the policy in force and the `Reload` that finds the changes of the configuration. If the files
     /// changed since the previous agent ended, they are the first change; only the settings that take effect at a
     /// start are those of the files. Needs a tokio runtime.
     ///
     /// # Errors
     /// Everything that is wrong with the configuration, or if SIGHUP cannot be watched.
-    pub(crate) fn start(options: &Options) -> Result<(Policy, Self), Failure> {
+    pub(crate) fn start(options: &Options) -> Result<(watch::Sender<Arc<Policy>>, Self), Failure> {
         let last_configz = options.saved_kubelet_config();
         let files = ConfigurationFiles { last_configz, ..options.configuration.clone() };
         // Before the files are read, so that no change is missed.
@@ -89,12 +91,14 @@ impl Reload {
         let last = files.load()?;
         let hangup = watch_signal(SignalKind::hangup())?;
         let state_dir = options.persistent_dir(last.agent.action());
-        let previous =
-            state_dir.as_deref().and_then(|dir| previous_policy(dir, &last, options.apply_config_now));
-        match &previous {
+        let (config_writer, policy_in_force) =
+            ConfigWriter::start(state_dir, &last, options.apply_config_now);
+        let in_force = Arc::clone(&policy_in_force.borrow());
+        let is_unproposed = *in_force != last.policy;
+        match is_unproposed {
             // Settings and notes are those of the files, which are not in force yet.
-            Some(policy) => tracing::info!(profile = policy.rules.profile().name(), "configuration"),
-            None => last.log(),
+            true => tracing::info!(profile = in_force.rules.profile().name(), "configuration"),
+            false => last.log(),
         }
         let mut it = Self {
             files,
@@ -102,15 +106,15 @@ impl Reload {
             watch,
             reading: None,
             started: last.clone(),
-            has_reclaimed: reclaims(&last.policy) || previous.as_ref().is_some_and(reclaims),
-            is_unproposed: previous.is_some(),
+            has_reclaimed: reclaims(&last.policy) || reclaims(&in_force),
+            is_unproposed,
             is_invalid: false,
             next_request: None,
-            config_writer: SavedConfigWriter::new(state_dir),
+            config_writer,
             last,
         };
         it.record_source();
-        Ok((previous.unwrap_or_else(|| it.last.policy.clone()), it))
+        Ok((policy_in_force, it))
     }
 
     /// Returns the last valid configuration of the files, which may not be in force yet.
@@ -138,13 +142,8 @@ impl Reload {
                     let before = std::mem::replace(&mut self.last, configuration);
                     self.record_source();
                     let now = &self.last;
-                    let is_same_policy = now.policy == before.policy;
-                    let is_changed = !is_same_policy || !before.changed_at_start(now).is_empty();
+                    let is_changed = now.policy != before.policy || !before.changed_at_start(now).is_empty();
                     let is_new_fallback = now.kubelet.is_fallback && !before.kubelet.is_fallback;
-                    if is_same_policy && now.kubelet.effective != before.kubelet.effective {
-                        // The engine does not apply the same policy again, so that `save` is not called.
-                        self.config_writer.write(SavedConfig::of(now), SavedConfig::update);
-                    }
                     // After SIGHUP the result is reported in any case.
                     if std::mem::take(&mut self.is_invalid) || is_changed || why == ReloadReason::Signal {
                         return Ok(self.propose());
@@ -182,6 +181,7 @@ impl Reload {
         if effective.is_some() {
             self.files.last_configz.clone_from(effective);
         }
+        self.config_writer.set_configz(effective.as_ref());
     }
 
     /// Waits for a reason to reload.
@@ -199,12 +199,6 @@ impl Reload {
             () = request_due => ReloadReason::Kubelet,
             else => std::future::pending().await,
         }
-    }
-
-    /// Saves the policy that is in force now, with the last response of the kubelet. Another policy may have been
-    /// proposed since.
-    pub(crate) fn save(&mut self, in_force: &Policy) {
-        self.config_writer.write(SavedConfig::new(in_force, &self.last), SavedConfig::save);
     }
 
     /// Waits until the last configuration is saved.

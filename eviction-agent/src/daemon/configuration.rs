@@ -4,12 +4,11 @@ mod kubelet;
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use eviction_config::{
-    Action, ActionSettings, AgentConfiguration, Capacities, DryRun, Effective, KubeletConfiguration,
-    MarginMode, PodStorageSource, Problems, Server, Setting, ThresholdSource, load_agent,
+    Action, ActionSettings, AgentConfiguration, Capacities, Effective, KubeletConfiguration, MarginMode,
+    PodStorageSource, Problems, Setting, ThresholdSource, load_agent,
 };
 use eviction_core::policy::preferences::Profile;
 use eviction_core::policy::{Policy, Threshold};
@@ -18,40 +17,29 @@ use eviction_node::backend::BackendSelection;
 use eviction_node::fs::FsPaths;
 pub(crate) use kubelet::KubeletSource;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::daemon::kubelet_api::{Caller, KubeletClient};
 use crate::daemon::saved_config::SavedConfig;
 use crate::error::Failure;
 
-/// The files of the configuration, and the command line options that override them.
+/// The files of the configuration, and the options that override them.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigurationFiles {
     /// KubeletConfiguration file; absent: the settings of the AgentConfiguration, else the kubelet's defaults.
     pub kubelet: Option<PathBuf>,
     /// Folder with drop-in files for the KubeletConfiguration.
     pub kubelet_drop_ins: Option<PathBuf>,
-    /// Whether `/configz` of the kubelet is the source of thresholds, whatever the AgentConfiguration has.
-    pub kubelet_configz: bool,
-    /// File with the CA certificates for the kubelet's serving certificate; overrides the AgentConfiguration.
-    pub kubelet_certificate_authority: Option<PathBuf>,
-    /// Whether any serving certificate of the kubelet is accepted; overrides the AgentConfiguration.
-    pub kubelet_insecure_tls: bool,
     /// The credentials for the kubelet.
     pub caller: Caller,
     /// The last response of `/configz`, to this agent or the previous one.
     pub last_configz: Option<Effective>,
     /// AgentConfiguration file; absent: the agent's defaults.
     pub agent: Option<PathBuf>,
-    /// Profile; overrides that of the AgentConfiguration.
-    pub profile: Option<Profile>,
-    /// Action; overrides that of the AgentConfiguration.
-    pub action: Option<Action>,
-    /// Dry run; overrides that of the AgentConfiguration.
-    pub dry_run: Option<DryRun>,
-    /// Address of the HTTP server; overrides that of the AgentConfiguration.
-    pub listen_address: Option<SocketAddr>,
-    /// Socket of the container runtime; overrides that of the AgentConfiguration.
-    pub cri_socket: Option<String>,
+    /// The fields of the AgentConfiguration that options set, such as `server.listenAddress`, with their values.
+    pub overrides: Vec<(&'static str, Value)>,
+    /// File with the CA certificates for the kubelet's serving certificate; overrides the AgentConfiguration.
+    pub kubelet_certificate_authority: Option<PathBuf>,
     /// Directory of recordings; overrides that of the AgentConfiguration.
     pub recorder_directory: Option<PathBuf>,
     /// Whether pods come from the API server: then a kubelet acts on the same thresholds.
@@ -129,55 +117,20 @@ impl ConfigurationFiles {
 
     /// Reads the AgentConfiguration, applies the overrides of the command line, and checks the result.
     fn load_agent(&self) -> Result<AgentConfiguration, Problems> {
-        let agent = self.with_overrides(load_agent(self.agent.as_deref())?);
-        agent.action().check().map_err(|problem| problem.in_file(agent.file.as_deref()))?;
-        Ok(agent)
-    }
-
-    /// Returns the AgentConfiguration with the overrides of the command line.
-    fn with_overrides(&self, mut agent: AgentConfiguration) -> AgentConfiguration {
-        if self.kubelet_configz {
-            agent.override_setting("thresholds.source", "Configz".to_owned(), |it| {
-                it.thresholds.source = ThresholdSource::Configz;
-            });
+        let mut agent = load_agent(self.agent.as_deref())?;
+        for (field, value) in &self.overrides {
+            agent.override_setting(field, value.clone())?;
         }
+        // Paths come last: those that are not UTF-8 cannot be in the form in which other fields are set.
         if let Some(file) = &self.kubelet_certificate_authority {
             let path = "thresholds.configz.certificateAuthority";
-            agent.override_setting(path, file.display().to_string(), |it| {
-                it.thresholds.configz.certificate_authority = Some(file.clone());
-            });
-        }
-        if self.kubelet_insecure_tls {
-            let path = "thresholds.configz.insecureSkipTLSVerify";
-            agent.override_setting(path, "true".to_owned(), |it| {
-                it.thresholds.configz.insecure_skip_tls_verify = true;
-            });
-        }
-        if let Some(profile) = self.profile {
-            agent.override_setting("profile", profile.name().to_owned(), |it| it.profile = profile);
-        }
-        if let Some(action) = self.action {
-            agent.override_setting("action", format!("{action:?}"), |it| it.action = action);
-        }
-        if let Some(dry_run) = self.dry_run {
-            agent.override_setting("dryRun", format!("{dry_run:?}"), |it| it.dry_run = dry_run);
-        }
-        if let Some(listen_address) = self.listen_address {
-            agent.override_setting("server.listenAddress", listen_address.to_string(), |it| {
-                it.server = Server { listen_address };
-            });
+            agent.override_path(path, file, |it| &mut it.thresholds.configz.certificate_authority);
         }
         if let Some(directory) = &self.recorder_directory {
-            agent.override_setting("recorder.directory", directory.display().to_string(), |it| {
-                it.recorder.directory = Some(directory.clone());
-            });
+            agent.override_path("recorder.directory", directory, |it| &mut it.recorder.directory);
         }
-        if let Some(socket) = &self.cri_socket {
-            agent.override_setting("reclaim.criSocket", socket.clone(), |it| {
-                it.reclaim.cri_socket = Some(socket.clone());
-            });
-        }
-        agent
+        agent.action().check().map_err(|problem| problem.in_file(agent.file.as_deref()))?;
+        Ok(agent)
     }
 }
 

@@ -41,13 +41,13 @@ use super::rate_limit::RateLimit;
 use super::realtime;
 use super::reclaim::{self, ImageHistoryFile, PodsOfNode, ReclaimExecutor};
 use super::state::{self, Document, StateWriter};
-use super::watchdog::Heartbeat;
 use crate::daemon::check::capacity;
 use crate::daemon::configuration::Options;
 use crate::error::{Failure, chain};
+use crate::spsc::Receiver;
+use crate::telemetry::health::Heartbeat;
 use crate::telemetry::metrics::Metrics;
-use crate::telemetry::queue::DecisionIds;
-use crate::telemetry::queue::TelemetryQueue;
+use crate::telemetry::queue::{DecisionIds, TelemetryEvent, TelemetryQueue};
 use crate::telemetry::recording::recorder::RecordingQueue;
 use crate::telemetry::{event_log, line_writer};
 
@@ -58,6 +58,8 @@ const RESULTS: usize = 64;
 pub(crate) struct Plan {
     /// The policy in force, which may be that of the previous agent.
     pub(crate) policy: Policy,
+    /// Receives each policy that comes into force, to be saved.
+    policy_in_force: watch::Sender<Arc<Policy>>,
     pub(crate) configuration: Configuration,
     pub(crate) root: NodeRoot,
     pub(crate) host: Host,
@@ -86,6 +88,10 @@ pub(crate) struct Plan {
     image_history: Option<ImageHistoryFile>,
     /// The pods in the form that node reclaim needs, once they are watched.
     pub(crate) node_pods: Option<watch::Receiver<PodsOfNode>>,
+    telemetry: TelemetryQueue,
+    metrics: Arc<Metrics>,
+    pub(crate) heartbeat: Heartbeat,
+    pub(crate) watermarks: Watermarks,
 }
 
 /// The facts that the loop started with.
@@ -97,11 +103,16 @@ pub(crate) struct Ready {
     pub(crate) thread: rustix::thread::Pid,
 }
 
-/// Checks all user input, and takes the lock of the node. Needs a runtime.
-pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan, Reload), Failure> {
-    let (policy, reload) = Reload::start(options)?;
+/// Checks all user input, and takes the lock of the node. Returns the plan, and the telemetry events of its loop.
+/// Needs a runtime.
+pub(crate) fn prepare(
+    options: &Options,
+    metrics: &Arc<Metrics>,
+) -> Result<(Plan, Receiver<TelemetryEvent>, Reload), Failure> {
+    let (policy_in_force, reload) = Reload::start(options)?;
+    let policy = Policy::clone(&policy_in_force.borrow());
     let configuration = reload.configuration();
-    let Configuration { policy: configured, agent, min_image_age, .. } = configuration;
+    let Configuration { policy: configured, agent, .. } = configuration;
     let action = agent.action();
     let state_dir = options.persistent_dir(action);
     let host = Host::default();
@@ -135,22 +146,13 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     // pending. Without kernel kill the programs cannot send a signal at all.
     let kernel_kill =
         action.kills() && [&policy, configured].iter().any(|it| it.kernel_kill != KernelKillMode::Off);
-    let reclaim = || reclaim::config(&agent.reclaim, *min_image_age, action.is_dry());
-    let reclaim = if reclaims(configured) {
-        Some(reclaim()?)
-    } else if reclaims(&policy) {
-        // Only the previous agent's policy reclaims, and the files may name no socket any more.
-        let warn = |cause| {
-            tracing::warn!(cause, "the policy in force has nodeReclaim: CRI, but the agent cannot reclaim");
-        };
-        reclaim().map_err(|failure| warn(failure.into_line())).ok()
-    } else {
-        None
-    };
+    let reclaim = reclaim_config(&policy, configuration)?;
     let image_history = state_dir.as_deref().zip(state::read_boot_id());
     let image_history = image_history.map(|(dir, boot_id)| ImageHistoryFile::new(dir, boot_id));
+    let (telemetry, telemetry_events) = TelemetryQueue::new(metrics)?;
     let plan = Plan {
         policy,
+        policy_in_force,
         configuration: configuration.clone(),
         root,
         host,
@@ -170,6 +172,10 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         reclaim,
         image_history,
         node_pods: None,
+        telemetry,
+        metrics: Arc::clone(metrics),
+        heartbeat: Heartbeat::new(),
+        watermarks: Watermarks::default(),
         load: LoadOptions {
             choice: options.choice.clone(),
             debug_log: options.bpf_debug_log,
@@ -177,7 +183,25 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
             ..LoadOptions::default()
         },
     };
-    Ok((plan, reload))
+    Ok((plan, telemetry_events, reload))
+}
+
+/// Returns how images and containers are removed, if the policy of the files or the one in force asks for that.
+fn reclaim_config(
+    in_force: &Policy,
+    configuration: &Configuration,
+) -> Result<Option<ReclaimConfig>, Failure> {
+    let Configuration { policy: configured, agent, min_image_age, .. } = configuration;
+    let config = || reclaim::config(&agent.reclaim, *min_image_age, agent.action().is_dry());
+    if reclaims(configured) {
+        return config().map(Some);
+    }
+    // If only the previous agent's policy reclaims, the files may name no socket any more.
+    Ok(reclaims(in_force).then(config).transpose().unwrap_or_else(|failure| {
+        let cause = failure.into_line();
+        tracing::warn!(cause, "the policy in force has nodeReclaim: CRI, but the agent cannot reclaim");
+        None
+    }))
 }
 
 /// Returns the cgroup of the node, which must exist.
@@ -188,27 +212,17 @@ pub(crate) fn resolve_root(host: &Host, cgroup_root: &Path) -> Result<NodeRoot, 
         .map_err(|error| Failure::because("find the node's cgroup", &error).help(error.help()))
 }
 
-/// The outputs of the control loop.
-pub(crate) struct TelemetryOutputs {
-    pub(crate) telemetry: TelemetryQueue,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) heartbeat: Heartbeat,
-    pub(crate) watermarks: Watermarks,
-    pub(crate) policy_in_force: watch::Sender<Arc<Policy>>,
-}
-
 /// Runs the thread of the control loop: loads the BPF programs, reports the backends in use, and runs the loop.
 pub(crate) fn run_control_loop(
     plan: Plan,
     pod_index: PodIndex,
-    outputs: TelemetryOutputs,
     commands: mpsc::Receiver<Command>,
     ready: oneshot::Sender<Ready>,
 ) -> Result<(), Failure> {
     let runtime = crate::daemon::start_runtime()?;
     let choice = plan.load.choice.clone();
     let ended = runtime.block_on(async {
-        let (control_loop, mut sources) = build(plan, pod_index, outputs)?;
+        let (control_loop, mut sources) = build(plan, pod_index)?;
         line_writer::never_wait();
         // Last of all: loading programs and reading a large tree take long, and need not be fast.
         sources.extend(realtime::prepare(&choice));
@@ -227,16 +241,11 @@ pub(crate) fn run_control_loop(
 }
 
 /// Builds the loop, and returns the backends that it uses. Needs the runtime that the loop will run on.
-pub(crate) fn build(
-    mut plan: Plan,
-    pod_index: PodIndex,
-    outputs: TelemetryOutputs,
-) -> Result<(ControlLoop, Vec<BackendInfo>), Failure> {
-    let TelemetryOutputs { telemetry, metrics, heartbeat, watermarks, policy_in_force } = outputs;
+pub(crate) fn build(mut plan: Plan, pod_index: PodIndex) -> Result<(ControlLoop, Vec<BackendInfo>), Failure> {
     let file_systems = NodeFileSystems::find(&plan.host, &plan.disks, plan.root.whole_machine);
     plan.load.disks = file_systems.hooked_types();
     let (notifier, mut sources) =
-        MemoryNotifier::start(&plan.load, &plan.configuration.agent.probes, &plan.root, &metrics)
+        MemoryNotifier::start(&plan.load, &plan.configuration.agent.probes, &plan.root, &plan.metrics)
             .map_err(|error| Failure::because("make a timer", &error))?;
     let mut sampler = open_sampler(plan.root, &pod_index)?;
     sources.extend(sampler.info());
@@ -275,7 +284,7 @@ pub(crate) fn build(
         notifier,
         kill_orders: KillOrders::new(KernelKillCause::Memory),
         disk_kill_orders: KillOrders::new(KernelKillCause::Disk),
-        watermarks,
+        watermarks: plan.watermarks,
         executor: plan.executor,
         rate_limit,
         evictions: plan.evictions,
@@ -283,13 +292,13 @@ pub(crate) fn build(
         node: plan.node,
         eviction_results: plan.eviction_results,
         reclaim: ReclaimState::new(reclaim),
-        telemetry,
-        gauges: Gauges::new(&metrics),
-        heartbeat,
-        metrics,
+        telemetry: plan.telemetry,
+        gauges: Gauges::new(&plan.metrics),
+        heartbeat: plan.heartbeat,
+        metrics: plan.metrics,
         task_totals: TaskTotals::default(),
         state_sender: plan.state_sender,
-        policy_in_force,
+        policy_in_force: plan.policy_in_force,
         recorder: plan.recorder,
     };
     if plan.configuration.agent.action().is_dry() {

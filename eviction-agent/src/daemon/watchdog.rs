@@ -4,12 +4,12 @@
 //! that has stopped could not respond.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::thread::Pid;
 
 use crate::daemon::service_manager::ServiceManager;
+use crate::telemetry::health::Heartbeat;
 use crate::telemetry::metrics::Metrics;
 use eviction_core::time::nanos;
 use eviction_node::notify::timer::Timer;
@@ -18,47 +18,14 @@ use eviction_node::clock::mono_ns;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// The maximum duration of one iteration: a sample of 50,000 cgroups takes a good part of a second.
-const MAX_ITERATION_NS: u64 = 2 * SECOND_NS;
-
-/// How late an iteration may begin on a node without a free CPU.
-const ALLOWANCE_NS: u64 = 2 * SECOND_NS;
-
 /// The minimum and the maximum interval between checks while the loop runs.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// By when the next iteration of the loop begins, in nanoseconds of `CLOCK_MONOTONIC`. Only the loop writes it.
-#[derive(Clone, Debug)]
-pub(crate) struct Heartbeat(Arc<AtomicU64>);
-
-impl Heartbeat {
-    /// Creates the heartbeat of a loop that is about to start.
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(AtomicU64::new(mono_ns().saturating_add(MAX_ITERATION_NS))))
-    }
-
-    /// Notes that an iteration begins.
-    pub(crate) fn begin_iteration(&self, now_ns: u64) {
-        self.0.store(now_ns.saturating_add(MAX_ITERATION_NS), Ordering::Relaxed);
-    }
-
-    /// Notes that an iteration has ended. The timer is set for the next one.
-    pub(crate) fn end_iteration(&self, due_ns: u64) {
-        self.0.store(due_ns, Ordering::Relaxed);
-    }
-
-    /// Returns how late the loop is, if that is more than the allowance.
-    pub(crate) fn late_by_ns(&self, now_ns: u64) -> Option<u64> {
-        let missing = now_ns.saturating_sub(self.0.load(Ordering::Relaxed));
-        (missing > ALLOWANCE_NS).then_some(missing)
-    }
-
-    /// Returns the time until the next check.
-    fn next_check(&self, now_ns: u64) -> Duration {
-        let expected = self.0.load(Ordering::Relaxed).saturating_add(ALLOWANCE_NS);
-        Duration::from_nanos(expected.saturating_sub(now_ns)).clamp(MIN_CHECK_INTERVAL, MAX_CHECK_INTERVAL)
-    }
+/// Returns the time until the next check.
+fn next_check(heartbeat: &Heartbeat, now_ns: u64) -> Duration {
+    let left = heartbeat.late_from_ns().saturating_sub(now_ns);
+    Duration::from_nanos(left).clamp(MIN_CHECK_INTERVAL, MAX_CHECK_INTERVAL)
 }
 
 /// A change to report.
@@ -108,7 +75,7 @@ pub(crate) async fn watch(
     let mut watchdog = Watchdog::default();
     loop {
         let now_ns = mono_ns();
-        let next = heartbeat.next_check(now_ns);
+        let next = next_check(&heartbeat, now_ns);
         let next = manager.watchdog_interval().map_or(next, |interval| next.min(interval));
         let late_by_ns = heartbeat.late_by_ns(now_ns);
         if late_by_ns.is_none() {
@@ -159,28 +126,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_is_late_only_after_the_allowance() {
-        let heartbeat = Heartbeat::new();
-        let missing = |now| heartbeat.late_by_ns(now);
-        heartbeat.end_iteration(110 * SECOND_NS);
-        assert_eq!(missing(0), None, "a clock that runs backwards");
-        assert_eq!(missing(112 * SECOND_NS), None);
-        assert_eq!(missing(113 * SECOND_NS), Some(3 * SECOND_NS));
-        heartbeat.begin_iteration(113 * SECOND_NS);
-        assert_eq!(missing(117 * SECOND_NS), None, "a long iteration");
-        assert_eq!(missing(118 * SECOND_NS), Some(3 * SECOND_NS));
-        heartbeat.end_iteration(u64::MAX);
-        assert_eq!(missing(u64::MAX), None);
-    }
-
-    #[test]
     fn the_next_check_is_when_the_loop_could_be_late_within_bounds() {
         let heartbeat = Heartbeat::new();
         heartbeat.end_iteration(100 * SECOND_NS + 1);
-        assert_eq!(heartbeat.next_check(96 * SECOND_NS), Duration::from_nanos(6_000_000_001));
-        assert_eq!(heartbeat.next_check(200 * SECOND_NS), MIN_CHECK_INTERVAL);
+        assert_eq!(next_check(&heartbeat, 96 * SECOND_NS), Duration::from_nanos(6_000_000_001));
+        assert_eq!(next_check(&heartbeat, 200 * SECOND_NS), MIN_CHECK_INTERVAL);
         heartbeat.end_iteration(110 * SECOND_NS);
-        assert_eq!(heartbeat.next_check(100 * SECOND_NS), MAX_CHECK_INTERVAL);
+        assert_eq!(next_check(&heartbeat, 100 * SECOND_NS), MAX_CHECK_INTERVAL);
     }
 
     #[test]

@@ -210,13 +210,14 @@ impl Screen {
     }
 
     fn table(&self, columns: usize, lines: usize) -> Text {
-        let (pods, omitted) = (&self.state.pods, self.state.pods_omitted);
-        let mut text = pods::table(pods, self.selected_index(), columns, lines - 1, self.is_ascii);
+        let pods = self.visible_pods();
+        let selected = self.selected_index(&pods);
+        let mut text = pods::table(&pods, selected, columns, lines - 1, self.is_ascii);
         text.resize(lines - 1, Line::default());
         let shown = lines.saturating_sub(2).min(pods.len());
         let reverse = if self.is_reversed { ", reverse" } else { "" };
         let filter = if self.filter.is_empty() { String::new() } else { format!(", with {}", self.filter) };
-        let all = self.pods.len() + omitted;
+        let all = self.state.pods.len() + self.state.pods_omitted;
         let more = self.plain(&format!("{shown} of {all} pods, by {}{reverse}{filter}", self.sort.name()));
         text.push(Line::from(Span::styled(more, Style::new().add_modifier(Modifier::DIM))));
         text
@@ -244,7 +245,7 @@ impl Screen {
     }
 
     fn explanation(&self, columns: usize) -> Text {
-        let of_nothing = [if self.state.pods.is_empty() { "no pod" } else { "" }.to_owned()];
+        let of_nothing = [if self.selected().is_none() { "no pod" } else { "" }.to_owned()];
         let lines = if self.explanation.is_empty() { &of_nothing[..] } else { &self.explanation };
         lines.iter().flat_map(|line| wrap(&self.plain(line), columns)).map(Line::from).collect()
     }
@@ -259,7 +260,7 @@ impl Screen {
         };
         text.push(Line::from(format!("{:44} {:>8} {:>8}", "POD / CONTAINER", "MEMORY", "DISK")));
         let branch = if self.is_ascii { "`-" } else { "└ " };
-        for pod in &self.state.pods {
+        for pod in self.visible_pods() {
             let name = format!("{}/{}", pod.namespace, pod.pod);
             text.push(row(&name, pod.usage.map(i128::from), pod.disk_usage));
             for ContainerState { container, usage, disk_usage } in &pod.containers {
@@ -272,7 +273,7 @@ impl Screen {
 
     /// Returns the pods by disk usage, the largest first. Pods with unknown usage come last.
     fn disks(&self, lines: usize) -> Text {
-        let mut pods: Vec<_> = self.state.pods.iter().collect();
+        let mut pods = self.visible_pods();
         pods.sort_by_key(|pod| std::cmp::Reverse(pod.disk_usage));
         let row = |pod: &&crate::telemetry::live::state::PodState| {
             let used = pod.disk_usage.map_or_else(|| "not measured".to_owned(), bytes);

@@ -85,10 +85,8 @@ enum Prompt {
 /// The screen.
 #[derive(Debug, Default)]
 pub(crate) struct Screen {
-    /// The state. Its pods are those that match the filter.
+    /// The state.
     pub(crate) state: NodeState,
-    /// All pods.
-    pods: Vec<PodState>,
     filter: String,
     /// The times of the shown recording.
     timeline: Option<Timeline>,
@@ -132,11 +130,9 @@ impl Screen {
     }
 
     /// Shows a new state.
-    pub(crate) fn update(&mut self, mut state: NodeState) {
+    pub(crate) fn update(&mut self, state: NodeState) {
         self.error = None;
-        self.pods = std::mem::take(&mut state.pods);
         self.state = state;
-        self.filter_pods();
         if let Some(timeline) = &self.timeline {
             let until = timeline.events.partition_point(|(at, _)| *at <= self.state.at);
             let lines = timeline.events[until.saturating_sub(EVENTS)..until].iter();
@@ -154,7 +150,8 @@ impl Screen {
 
     /// Returns the selected pod, whose explanation is shown.
     pub(crate) fn selected(&self) -> Option<&PodState> {
-        self.state.pods.get(self.selected_index())
+        let pods = self.visible_pods();
+        pods.get(self.selected_index(&pods)).copied()
     }
 
     /// Advances a recording that is not paused. At the end, the recording is paused.
@@ -165,25 +162,19 @@ impl Screen {
         self.target = Some(to);
     }
 
-    /// Selects the pods that have each word of the filter in their name or as their QoS class. `>request`
+    /// Returns the pods that have each word of the filter in their name or as their QoS class, in order. `>request`
     /// selects usage above the request.
-    fn filter_pods(&mut self) {
+    fn visible_pods(&self) -> Vec<&PodState> {
         let fits = |pod: &&PodState| {
             self.filter.split_whitespace().all(|word| match word {
                 ">request" => pod.over_request.is_some_and(|over| over > 0),
                 word => has_name(pod, word) || pod.qos.eq_ignore_ascii_case(word),
             })
         };
-        self.state.pods = self.pods.iter().filter(fits).cloned().collect();
-        self.sort_pods();
-    }
-
-    fn sort_pods(&mut self) {
-        let pods = &mut self.state.pods;
+        let mut pods: Vec<_> = self.state.pods.iter().filter(fits).collect();
         let descending = |a: Option<f64>, b: Option<f64>| {
             b.unwrap_or(f64::NEG_INFINITY).total_cmp(&a.unwrap_or(f64::NEG_INFINITY))
         };
-        let name = |pod: &PodState| (pod.namespace.clone(), pod.pod.clone());
         match self.sort {
             // Pods that are not evicted come last, in the order of the agent's response.
             Sort::Rank => pods.sort_by_key(|pod| pod.rank.unwrap_or(usize::MAX)),
@@ -194,29 +185,29 @@ impl Screen {
                 let left = |pod: &PodState| pod.limit_eta_seconds.map(|seconds| -seconds);
                 descending(left(a), left(b))
             }),
-            Sort::Name => pods.sort_by_key(name),
+            Sort::Name => pods.sort_by(|a, b| (&a.namespace, &a.pod).cmp(&(&b.namespace, &b.pod))),
         }
         if self.is_reversed {
             pods.reverse();
         }
+        pods
     }
 
-    /// Returns the index of the selected pod, or 0 if that pod no longer exists.
-    fn selected_index(&self) -> usize {
+    /// Returns the index of the selected pod among these, or 0 if it is not one of them.
+    fn selected_index(&self, pods: &[&PodState]) -> usize {
         let selected = self.selected.as_deref();
-        self.state.pods.iter().position(|pod| Some(&*pod.pod_uid) == selected).unwrap_or(0)
-    }
-
-    fn select(&mut self, index: usize) {
-        let pods = &self.state.pods;
-        self.selected = pods.get(index.min(pods.len().saturating_sub(1))).map(|pod| pod.pod_uid.clone());
+        pods.iter().position(|pod| Some(&*pod.pod_uid) == selected).unwrap_or(0)
     }
 
     /// Moves the selection, or scrolls a view that has no selection.
     fn move_or_scroll(&mut self, down: bool, by: usize) {
         let moved = |from: usize| if down { from.saturating_add(by) } else { from.saturating_sub(by) };
         match self.view {
-            View::Overview | View::Explain => self.select(moved(self.selected_index())),
+            View::Overview | View::Explain => {
+                let pods = self.visible_pods();
+                let index = moved(self.selected_index(&pods)).min(pods.len().saturating_sub(1));
+                self.selected = pods.get(index).map(|pod| pod.pod_uid.clone());
+            }
             View::Containers | View::Disks | View::Help => {
                 self.scroll = moved(self.scroll.min(self.scroll_end.get()));
             }
@@ -230,14 +221,12 @@ impl Screen {
 
     /// Selects the next pod whose name contains the searched text.
     fn find_next(&mut self, backwards: bool) {
-        let (count, from) = (self.state.pods.len(), self.selected_index());
-        let fits = |index: &usize| {
-            let pod = &self.state.pods[*index];
-            !self.find.is_empty() && has_name(pod, &self.find)
-        };
-        let next = |step: usize| (from + if backwards { count - step } else { step }) % count;
-        if let Some(index) = (1..=count).map(next).find(fits) {
-            self.select(index);
+        let pods = self.visible_pods();
+        let (count, from) = (pods.len(), self.selected_index(&pods));
+        let next = |step: usize| pods[(from + if backwards { count - step } else { step }) % count];
+        let fits = |pod: &&PodState| !self.find.is_empty() && has_name(pod, &self.find);
+        if let Some(pod) = (1..=count).map(next).find(fits) {
+            self.selected = Some(pod.pod_uid.clone());
         }
     }
 
@@ -276,10 +265,7 @@ impl Screen {
                 self.find = text;
                 self.find_next(false);
             }
-            Prompt::Filter => {
-                self.filter = text;
-                self.filter_pods();
-            }
+            Prompt::Filter => self.filter = text,
             Prompt::Jump => {
                 self.target = self.timeline.as_ref().and_then(|it| it.parse(self.state.at, text.trim()));
                 if self.target.is_none() {
@@ -321,12 +307,8 @@ impl Screen {
             KeyCode::Char('o') | KeyCode::F(6) => {
                 let index = Sort::ALL.iter().position(|(sort, _)| *sort == self.sort).unwrap_or(0);
                 self.sort = Sort::ALL[(index + 1) % Sort::ALL.len()].0;
-                self.sort_pods();
             }
-            KeyCode::Char('r') => {
-                self.is_reversed = !self.is_reversed;
-                self.sort_pods();
-            }
+            KeyCode::Char('r') => self.is_reversed = !self.is_reversed,
             KeyCode::Char(' ') => self.is_paused = !self.is_paused,
             _ => {}
         }

@@ -78,7 +78,7 @@ fn rate(bytes_per_second: f64) -> String {
 /// Returns the lines of the table, the heading first: a window of at most `lines` lines around the
 /// selected pod.
 pub(super) fn table(
-    pods: &[PodState],
+    pods: &[&PodState],
     selected: usize,
     columns: usize,
     lines: usize,

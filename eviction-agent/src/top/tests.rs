@@ -375,7 +375,7 @@ fn filter_selects_pods_and_persists_across_updates() {
         (0..20).for_each(|_| press_code(&mut screen, KeyCode::Backspace));
         press(&mut screen, text);
         press_code(&mut screen, KeyCode::Enter);
-        screen.state.pods.iter().map(|pod| pod.pod.clone()).collect::<Vec<_>>()
+        screen.visible_pods().iter().map(|pod| pod.pod.clone()).collect::<Vec<_>>()
     };
     assert_eq!(filtered("shop/"), ["checkout-5f6d8-2"]);
     assert_eq!(filtered("burstable api"), ["api-5d7c9-x2"]);

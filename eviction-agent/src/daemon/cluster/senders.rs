@@ -123,7 +123,9 @@ impl NodeStatusSender {
         published: &[PublishedCondition; NodeCondition::COUNT],
         written: Timestamp,
     ) {
-        self.pressures.restore(published);
+        for condition in NodeCondition::ALL {
+            self.pressures.restore(condition, published[condition as usize]);
+        }
         self.restored = Some(later(written, PERSIST_INTERVAL));
     }
 
@@ -138,7 +140,9 @@ impl NodeStatusSender {
         if let Some(known) = self.restored {
             seed.retain(|it| it.is_newer_than(known));
         }
-        self.pressures.seed(&seed);
+        for initial in &seed {
+            self.pressures.restore(initial.condition, initial.published);
+        }
         self.is_seeded = true;
         seed
     }

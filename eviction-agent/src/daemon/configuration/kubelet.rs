@@ -103,7 +103,7 @@ mod tests {
         };
         let mut files = ConfigurationFiles {
             kubelet: Some(file),
-            kubelet_configz: true,
+            overrides: vec![("thresholds.source", json!("Configz"))],
             // Without a kubeconfig no request can be sent.
             caller: Caller { kubeconfig: Some(folder.path().join("none")), ..Caller::default() },
             ..ConfigurationFiles::default()

@@ -1,4 +1,8 @@
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+
+use eviction_config::DryRun;
 
 use super::*;
 
@@ -36,6 +40,23 @@ fn a_dry_run_in_a_pod_has_a_state_directory_but_persists_nothing_there() {
     let own = Some(PathBuf::from("/state"));
     assert_eq!(dirs(&options(true, Some("/state")), DryRun::Server), [own.clone(), own]);
     assert_eq!(dirs(&options(false, None), DryRun::Client), [None, None]);
+}
+
+#[test]
+fn paths_on_the_command_line_need_not_be_utf8() {
+    let path = PathBuf::from(OsStr::from_bytes(b"/recordings-\xff"));
+    let files = ConfigurationFiles {
+        overrides: vec![("profile", serde_json::json!("Enhanced"))],
+        kubelet_certificate_authority: Some(path.clone()),
+        recorder_directory: Some(path.clone()),
+        ..ConfigurationFiles::default()
+    };
+    let agent = files.load().unwrap().agent;
+    assert_eq!(agent.profile, Profile::Enhanced);
+    assert_eq!(agent.thresholds.configz.certificate_authority.as_ref(), Some(&path));
+    assert_eq!(agent.recorder.directory, Some(path));
+    let shown = "recorder.directory = /recordings-\u{fffd} (command line)";
+    assert!(agent.settings.iter().any(|setting| setting.to_string() == shown), "{:?}", agent.settings);
 }
 
 /// The fields of the AgentConfiguration that are part of the policy, which takes effect at once.

@@ -19,6 +19,7 @@ use eviction_node::clock::mono_ns;
 use eviction_node::fs::{DiskUsage, PodStorage, StorageRequest, StorageSample};
 
 use super::ControlLoop;
+use super::pod_storage::PodStorageWatch;
 
 /// How long the files of a pod count after its termination: the period of the kubelet's garbage collection, and
 /// the time that it takes.
@@ -28,7 +29,7 @@ const VICTIM_TIMEOUT: Duration = Duration::from_secs(70);
 const VICTIM_FILES_AGE: Duration = Duration::from_secs(2);
 
 /// How often the disks are sampled while the agent waits for files of evicted pods.
-pub(super) const VICTIM_INTERVAL: Duration = Duration::from_millis(100);
+const VICTIM_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long no pod is evicted for a disk after the agent has killed one for it.
 const PAUSE_AFTER_KILL: Duration = Duration::from_secs(30);
@@ -37,7 +38,7 @@ const PAUSE_AFTER_KILL: Duration = Duration::from_secs(30);
 const XFS_WAIT: Duration = Duration::from_secs(2);
 
 /// How often the disks are sampled while the agent waits for preallocated space: other processes may write.
-pub(super) const XFS_INTERVAL: Duration = Duration::from_millis(10);
+const XFS_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Space that the agent waits for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,9 +56,33 @@ impl AwaitedSpace {
     }
 
     /// Returns the bytes that will be freed.
-    pub(super) fn bytes(&self) -> u64 {
+    fn bytes(&self) -> u64 {
         let [node, image] = self.usage.map(|usage| usage.bytes);
         node.saturating_add(image)
+    }
+}
+
+impl PodStorageWatch {
+    /// Returns whether a pod may be evicted for a disk: space that was freed, or will be freed soon, is known.
+    pub(super) fn may_evict_for_disk(&self, now_ns: u64) -> bool {
+        now_ns >= self.paused_until_ns && self.awaited(now_ns).next().is_none()
+    }
+
+    /// Returns the space that the agent waits for now, and how often the disks are sampled meanwhile.
+    fn awaited(&self, now_ns: u64) -> impl Iterator<Item = (AwaitedSpace, Duration)> {
+        let preallocated = self.preallocated.map(|space| (space, XFS_INTERVAL));
+        let spaces = preallocated.into_iter().chain([(self.victim_files, VICTIM_INTERVAL)]);
+        spaces.filter(move |(space, _)| space.is_awaited(now_ns))
+    }
+
+    /// Returns when the disks are to be sampled because the agent waits for space.
+    pub(super) fn awaited_space_due(&self, now_ns: u64) -> Option<Duration> {
+        self.awaited(now_ns).map(|(_, interval)| interval).min()
+    }
+
+    /// Returns the bytes that will be freed without an eviction, if the agent waits for them, else 0.
+    pub(super) fn awaited_bytes(&self, now_ns: u64) -> u64 {
+        self.awaited(now_ns).fold(0, |bytes, (space, _)| space.bytes().saturating_add(bytes))
     }
 }
 

@@ -16,8 +16,6 @@ use eviction_node::cgroup::pods::Pod;
 use eviction_node::fs::{InodeGrowth, StorageSample};
 
 use super::ControlLoop;
-use super::pod_storage::{AHEAD, Extent};
-use super::storage_limits::LIMITS_PACE;
 
 /// Bytes elsewhere that are fewer than this are not reported: what is written while pods are read, and blocks of
 /// the file system itself, are among them.
@@ -37,9 +35,9 @@ pub(super) struct PodCounts {
 impl PodCounts {
     /// Returns the inodes that the pod created on nodefs or imagefs, whichever is more: they may be the same file
     /// system.
-    pub(super) fn created_inodes(&self) -> i64 {
+    pub(super) fn created_inodes(&self) -> u64 {
         let [node, image] = self.inodes;
-        node.max(image)
+        u64::try_from(node.max(image)).unwrap_or(0)
     }
 
     /// Returns the counts without the bytes that a reading found: the rest is elsewhere.
@@ -60,22 +58,14 @@ impl PodCounts {
 }
 
 impl ControlLoop {
-    /// Requests a reading of all pods if the inodes of a disk on which they are counted may be used up soon.
-    pub(super) fn read_ahead(&mut self, now_ns: u64) {
-        let is_soon = self.node_sampler.disks.inodes_fill_within(AHEAD);
-        if is_soon && self.storage.may_read_all(AHEAD, LIMITS_PACE, now_ns) {
-            self.request_storage(Extent::Ahead);
-        }
-    }
-
-    /// Adds the inodes that pods created since they were read ahead, if only inodes are short, and each pod was
-    /// read and counted. Returns whether it did.
+    /// Adds the inodes that pods created since they were read, if only inodes are short, and each pod was read and
+    /// counted. Returns whether it did.
     pub(super) fn add_counted_inodes(&mut self, now_ns: u64) -> bool {
         self.node_sampler.inode_growth.clear();
         if !self.node_sampler.disks.are_inodes_alone_short() {
             return false;
         }
-        let Some(before) = self.storage.counts_ahead(now_ns) else { return false };
+        let Some(before) = self.storage.counts_at_reading(now_ns) else { return false };
         let Some(now) = self.count_disk_usage() else { return false };
         let since = now.iter().map(|(&cgroup, PodCounts { inodes: now, .. })| {
             let [node, image] = before.get(&cgroup)?.inodes;
@@ -182,6 +172,12 @@ mod tests {
         }
         let little = PodCounts { bytes: MIN_ELSEWHERE - 1, ..PodCounts::default() };
         assert_eq!(little.elsewhere_since(&PodCounts::default()), None);
+    }
+
+    #[test]
+    fn created_inodes_are_the_greater_count_and_never_negative() {
+        let created = |inodes| PodCounts { inodes, ..PodCounts::default() }.created_inodes();
+        assert_eq!([[3, 8], [8, 3], [8, 8], [-2, -1]].map(created), [8, 8, 8, 0]);
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl ControlLoop {
             && self.is_populated(&it.pod.uid)
         {
             // The end of the eviction is reported when no process is left.
-            self.update(id, ExecutorUpdate::ApiAccepted);
+            self.update(id, ExecutorUpdate::Api(Some(ApiPhase::Accepted)));
             return false;
         }
         // The end of the pod is published once.
@@ -78,7 +78,7 @@ impl ControlLoop {
             return false;
         }
         if is_dry {
-            self.update(id, ExecutorUpdate::ApiEnded);
+            self.update(id, ExecutorUpdate::Api(None));
             match answered {
                 ApiResult::Throttled { pause } => self.pause_evictions_for(pause),
                 _ => self.pause_for_monitoring_interval(mono_ns()),
@@ -87,12 +87,12 @@ impl ControlLoop {
         }
         let (result, pause) = match answered {
             ApiResult::Accepted => {
-                self.update(id, ExecutorUpdate::ApiAccepted);
+                self.update(id, ExecutorUpdate::Api(Some(ApiPhase::Accepted)));
                 return false;
             }
             // The evictor finds the result, however long that takes.
             ApiResult::Unknown { .. } => {
-                self.update(id, ExecutorUpdate::ApiUnconfirmed);
+                self.update(id, ExecutorUpdate::Api(Some(ApiPhase::Unconfirmed)));
                 return false;
             }
             ApiResult::Terminated | ApiResult::Replaced => (Ok(()), None),
@@ -113,7 +113,7 @@ impl ControlLoop {
             if !it.killing && !it.termination_reported {
                 self.rate_limit.discard(id);
             }
-            self.update(id, ExecutorUpdate::ApiEnded);
+            self.update(id, ExecutorUpdate::Api(None));
         }
         // The processes of the pod are still being ended, or have ended: the pod is terminating until that is
         // over, and no other pod is evicted instead.

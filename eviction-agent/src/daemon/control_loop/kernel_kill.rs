@@ -19,7 +19,7 @@ use super::evictions::grace_of;
 use super::kill_orders::{
     CHOICE_VALIDITY, EXTRA_GROWTH_BYTES, KillOrders, RECLAIM_WINDOW, VictimChoice, arming_headroom,
 };
-use super::pod_storage::{Extent, KILL_ORDER_INTERVAL, KILL_ORDER_PACE, MAX_AGE};
+use super::pod_storage::MAX_AGE;
 use crate::telemetry::event_log;
 use crate::telemetry::queue::DecisionEvent;
 use eviction_node::clock::{Instant, mono_ns};
@@ -80,12 +80,12 @@ impl ControlLoop {
                 Ok(()) => {}
                 // The order of the previous sample stays armed for the process that charges the next page.
                 Err(NotArmedReason::AtThreshold)
-                    if self.kill_orders.may_stay_armed(node_sample.at.mono_ns) => {}
+                    if self.kill_orders.victim(node_sample.at.mono_ns).is_some() => {}
                 Err(idle) => self.kill_orders.withdraw_because(idle, &mut self.notifier.bpf, &self.metrics),
             }
         }
-        let guards_disk =
-            self.engine.policy().kernel_kill.includes(WRITERS_SIGNAL) || self.disk_kill_orders.is_chosen;
+        let guards_disk = self.engine.policy().kernel_kill.includes(WRITERS_SIGNAL)
+            || self.disk_kill_orders.choice.is_some();
         if guards_disk && let Err(idle) = self.try_arm_disk_kill(node_sample) {
             self.disk_kill_orders.withdraw_because(idle, &mut self.notifier.bpf, &self.metrics);
         }
@@ -143,7 +143,7 @@ impl ControlLoop {
             let expires_ns = node_sample.at.mono_ns.saturating_add(nanos(CHOICE_VALIDITY));
             self.kill_orders.choose(order, victim_id, node_sample.at, expires_ns);
         }
-        let (Some(epoch), Some(choice)) = (self.kill_orders.epoch, self.kill_orders.current_choice()) else {
+        let (Some(epoch), Some(choice)) = (self.kill_orders.epoch, &self.kill_orders.choice) else {
             return Err(NotArmedReason::MapWriteFailed);
         };
         let max_working_set = choice.order.threshold.max_working_set();
@@ -167,12 +167,11 @@ impl ControlLoop {
         self.kill_orders.record_armed(armed, node_sample.at, evicting_decision)
     }
 
-    /// Returns whether only a full sync can arm or renew the order. No order is armed while an eviction is
-    /// executed.
-    pub(super) fn disk_kill_needs_sync(&self, now_ns: u64) -> bool {
+    /// Returns whether an order for writers may be armed if it is known what pods use. No order is armed while an
+    /// eviction is executed.
+    pub(super) fn may_arm_disk_kill(&self) -> bool {
         self.engine.policy().kernel_kill.includes(WRITERS_SIGNAL)
             && self.executing().next().is_none()
-            && self.storage.may_read_all(KILL_ORDER_INTERVAL, KILL_ORDER_PACE, now_ns)
             && self.writers_device().is_some()
     }
 
@@ -193,9 +192,6 @@ impl ControlLoop {
         if self.executing().next().is_some() || self.disk_kill_orders.awaits_event(now_ns) {
             return Err(NotArmedReason::JustCarriedOut);
         }
-        if self.storage.may_read_all(KILL_ORDER_INTERVAL, KILL_ORDER_PACE, now_ns) {
-            self.request_storage(Extent::All);
-        }
         let read_ns = self.storage.ranked_by(now_ns);
         let read_ns = read_ns.ok_or(NotArmedReason::UsageUnknown)?;
         // An order is valid for as long as the reading that its pod was chosen on.
@@ -207,7 +203,7 @@ impl ControlLoop {
             }
             self.disk_kill_orders.choose(order, victim_id, at, expires_ns);
         }
-        let choice = self.disk_kill_orders.current_choice().ok_or(NotArmedReason::MapWriteFailed)?;
+        let choice = self.disk_kill_orders.choice.as_ref().ok_or(NotArmedReason::MapWriteFailed)?;
         let &VictimChoice { victim_id, expires_ns, .. } = choice;
         let order = ArmedDiskOrder { victim_id, device, expires_ns };
         let threshold = choice.order.threshold.value;
@@ -227,9 +223,7 @@ impl ControlLoop {
         match self.engine.policy().eviction.node_reclaim {
             NodeReclaim::Off => false,
             NodeReclaim::Cri => true,
-            NodeReclaim::Kubelet => self
-                .estimate(evaluation, WRITERS_SIGNAL)
-                .is_some_and(|estimate| estimate.unused_bytes >= estimate.deficit_bytes),
+            NodeReclaim::Kubelet => self.sufficient_garbage(evaluation, WRITERS_SIGNAL).is_some(),
         }
     }
 

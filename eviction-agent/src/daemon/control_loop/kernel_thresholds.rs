@@ -1,13 +1,13 @@
 //! Sets the kernel thresholds and the timer after each sync.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use eviction_bpf::EventClass;
 use eviction_core::decision::Decision;
+use eviction_core::observation::Observation;
 use eviction_core::reading::Reading;
-use eviction_core::signal::Signal;
-use eviction_core::snapshot::MemoryStats;
+use eviction_core::signal::{NodeCondition, Signal};
+use eviction_core::signal_filter::observe;
 use eviction_core::time::nanos;
 use eviction_node::cgroup::sampler::Tasks;
 use eviction_node::notify::sample_interval::{self, SampleSchedule};
@@ -175,17 +175,17 @@ impl ControlLoop {
         if left_ns < nanos(sample_interval::FLOOR) {
             return false;
         }
-        let pids = self.node_sampler.available_pids(at);
-        let Reading::Known(left) = pids else { return false };
         self.notifier.bpf.record_disk_totals();
-        let disks = self.node_sampler.read_disks(at);
+        let stats = self.node_sampler.read_pids_and_disks(at);
+        let seen = observe(&stats, self.node_sampler.measure());
+        let Some(Observation { available: left, .. }) = seen.get(Signal::PidAvailable) else { return false };
         let is_pressed = self.pid_levels.may_be_met(left) || self.node_sampler.disks.may_be_met();
-        if is_pressed || self.state.last_change.imminent || self.disk_kill_needs_sync(at.mono_ns) {
+        if is_pressed || self.state.last_change.imminent {
             return false;
         }
         self.count_sync(Trigger::Pids, at);
-        self.record_reading(Signal::PidAvailable, pids, self.node_sampler.capacity().pids, at);
-        self.record_disks(&disks, at);
+        let is_read = |signal: &Signal| signal.condition() != NodeCondition::MemoryPressure;
+        self.record_readings(&seen, Signal::ALL.into_iter().filter(is_read), at);
         let disks = self.set_disk_thresholds(at.mono_ns, Duration::ZERO);
         let due = self.pids_due(left, at.mono_ns).min(Duration::from_nanos(left_ns));
         self.set_timer(disks.map_or(due, |disks| due.min(disks)), at.mono_ns);
@@ -217,27 +217,16 @@ impl ControlLoop {
         }
     }
 
-    /// Ranks all pods before that is needed, so that every buffer has its size and its pages are resident. Runs
-    /// once for each set of pods, when there is time. With a grace period no pod is ranked at first: then only
-    /// the buffers before that are filled.
+    /// Reserves the buffers for a sample and an evaluation of all pods before they are needed. Runs once for each
+    /// set of pods, when there is time.
     pub(super) fn warm_up(&mut self, node_sample: &CompleteSample) {
-        let Some(available) = self.memory_levels.lowest() else { return };
-        if std::mem::replace(&mut self.state.is_warm, true) {
+        let is_needed = self.memory_levels.lowest().is_some();
+        if !is_needed || std::mem::replace(&mut self.state.is_warm, true) {
             return;
         }
-        let mut sample = *node_sample;
-        let available = available.saturating_sub(1).max(0).unsigned_abs();
-        let working_set = self.node_sampler.capacity().memory.saturating_sub(available);
-        // With values as old as those of the last evaluation no pod would be evicted.
-        let at = self.clock.now().wall;
-        let memory =
-            MemoryStats { time: Some(at), available: Some(available), working_set: Some(working_set) };
-        sample.stats.memory = Reading::Known(memory);
-        let detail = &mut sample.stats.memory_detail;
-        detail.mem_available = detail.mem_available.map(|_| available);
-        let snapshot = self.node_sampler.snapshot_with_pods(&sample, &self.pod_index, Tasks::Count);
+        let snapshot = self.node_sampler.snapshot_with_pods(node_sample, &self.pod_index, Tasks::Count);
         self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
-        self.engine.warm_up(at, Arc::clone(&snapshot));
+        self.engine.reserve_buffers();
         self.node_sampler.recycle(snapshot);
         // Charged cgroups outside the node's cgroup count as well, if the node is not the whole machine.
         let groups = self.node_sampler.cgroups.tree().groups().len().max(MIN_CHARGED_CAPACITY);

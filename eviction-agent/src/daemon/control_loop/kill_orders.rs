@@ -4,7 +4,6 @@
 //! headroom is used. The headroom of an order is that of the latest sample. A choice that is older than two
 //! full samples near a threshold is not carried out.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::telemetry::metrics::Metrics;
@@ -35,14 +34,11 @@ pub(super) const RECLAIM_WINDOW: Duration = Duration::from_millis(100);
 /// By how much a pod that is being evicted already may grow within 100 ms, so that it can terminate gracefully.
 pub(super) const EXTRA_GROWTH_BYTES: u64 = 1 << 20;
 
-/// How many choices are kept: the event of one that was replaced may still arrive.
-const MAX_CHOICES: usize = 4;
-
 /// How long the agent waits for the event of a kill order that was carried out. No pod is chosen meanwhile: one
 /// crossing kills one pod.
 const EVENT_WAIT: Duration = Duration::from_secs(1);
 
-/// A chosen victim, and the numbers of the kill orders that were made for it.
+/// A chosen victim.
 #[derive(Debug)]
 pub(super) struct VictimChoice {
     pub(super) order: ArmedKillOrder,
@@ -53,21 +49,21 @@ pub(super) struct VictimChoice {
     pub(super) expires_ns: u64,
     /// The ordinary decision by which the victim is being evicted already.
     pub(super) evicting_decision: Option<u64>,
-    numbers: Option<(u64, u64)>,
+    /// The number of the last order that was armed for it.
+    number: Option<u64>,
 }
 
-/// The armed kill order for memory or for a disk, and the choices that orders were made of.
+/// The armed kill order for memory or for a disk. An order is armed only if the one before was disarmed in time, or
+/// if its event is overdue ([`EVENT_WAIT`]). So only the events of the last two orders may still arrive.
 #[derive(Debug)]
 pub(crate) struct KillOrders {
     cause: KernelKillCause,
     /// The epoch of the last sample, for memory.
     pub(super) epoch: Option<u64>,
-    /// The last choice is the present one if `is_chosen`.
-    choices: VecDeque<VictimChoice>,
-    /// Whether a pod is chosen.
-    pub(super) is_chosen: bool,
-    /// Whether the pod was chosen by the policy in force.
-    is_current: bool,
+    /// The pod that is chosen now.
+    pub(super) choice: Option<VictimChoice>,
+    /// The pod of the last order that was not made for `choice`.
+    previous: Option<VictimChoice>,
     /// When the last order was armed, in nanoseconds of `CLOCK_MONOTONIC`.
     armed_mono_ns: u64,
     /// Until when the agent waits for the event of an order that was carried out, in nanoseconds of
@@ -87,9 +83,8 @@ impl KillOrders {
         Self {
             cause,
             epoch: None,
-            choices: VecDeque::new(),
-            is_chosen: false,
-            is_current: false,
+            choice: None,
+            previous: None,
             armed_mono_ns: 0,
             event_awaited_until_ns: 0,
             idle: None,
@@ -101,8 +96,8 @@ impl KillOrders {
         self.epoch =
             near.and_then(|id| bpf.change_kernel_kill("marking a sample", |handle| handle.mark_sample(id)));
         if near.is_none() {
-            self.is_chosen = false;
-            bpf.change_kernel_kill("disarming a kill order", BpfHandle::stop_marking_samples);
+            self.withdraw(bpf);
+            bpf.change_kernel_kill("ending the marks of samples", BpfHandle::stop_marking_samples);
         }
     }
 
@@ -118,14 +113,8 @@ impl KillOrders {
 
     /// Returns the victim of the armed kill order while the choice is valid.
     pub(super) fn victim(&self, mono_ns: u64) -> Option<&KnownPod> {
-        let choice = self.current_choice()?;
+        let choice = self.choice.as_ref()?;
         (mono_ns < choice.expires_ns).then_some(&*choice.order.victim)
-    }
-
-    /// Returns whether the armed order may stay armed: its pod was chosen by the policy in force, and the choice is
-    /// valid.
-    pub(super) fn may_stay_armed(&self, mono_ns: u64) -> bool {
-        self.is_current && self.victim(mono_ns).is_some()
     }
 
     /// Returns whether the last sample was marked.
@@ -133,15 +122,9 @@ impl KillOrders {
         self.epoch.is_some()
     }
 
-    /// Makes the next sample choose a pod again, by another policy. The order stays armed until then, so that
-    /// a decision made meanwhile is compared with it.
-    pub(super) fn choose_again(&mut self) {
-        self.is_current = false;
-    }
-
     /// Returns whether a pod must be chosen again, at a sample with this working set in bytes.
     pub(super) fn needs_choice(&self, now: Instant, working_set: u64) -> bool {
-        let Some(choice) = self.current_choice().filter(|_| self.is_current) else { return true };
+        let Some(choice) = &self.choice else { return true };
         let age = now.mono_ns.saturating_sub(choice.chosen.mono_ns);
         // Not the headroom to the nearest threshold, which may be a soft one.
         let threshold = &choice.order.threshold;
@@ -149,27 +132,28 @@ impl KillOrders {
         u128::from(age) >= CHOICE_INTERVAL.as_nanos() || headroom < threshold.headroom() / 4 * 3
     }
 
-    /// Returns whether a pod is chosen by the policy in force, and the choice expires at `expires_ns`.
+    /// Returns whether a pod is chosen, and the choice expires at `expires_ns`.
     pub(super) fn is_chosen_until(&self, expires_ns: u64) -> bool {
-        self.is_current && self.current_choice().is_some_and(|choice| choice.expires_ns == expires_ns)
+        self.choice.as_ref().is_some_and(|choice| choice.expires_ns == expires_ns)
     }
 
     /// Sets the pod that was chosen.
     pub(super) fn choose(&mut self, order: ArmedKillOrder, victim_id: u64, at: Instant, expires_ns: u64) {
-        // No event refers to a choice that no order was made of.
-        self.choices.retain(|choice| choice.numbers.is_some());
-        if self.choices.len() == MAX_CHOICES {
-            self.choices.pop_front();
-        }
-        self.choices.push_back(VictimChoice {
+        self.drop_choice();
+        self.choice = Some(VictimChoice {
             order,
             victim_id,
             chosen: at,
             expires_ns,
             evicting_decision: None,
-            numbers: None,
+            number: None,
         });
-        (self.is_chosen, self.is_current) = (true, true);
+    }
+
+    /// Drops the choice. If an order was armed for it, the event of that order may still arrive.
+    fn drop_choice(&mut self) {
+        let choice = self.choice.take().filter(|choice| choice.number.is_some());
+        self.previous = choice.or(self.previous.take());
     }
 
     /// Withdraws the order for a reason, and counts the reason when it changes.
@@ -183,7 +167,7 @@ impl KillOrders {
 
     /// Disarms the order. Returns whether it was carried out before.
     pub(super) fn withdraw(&mut self, bpf: &mut BpfBackend) -> bool {
-        self.is_chosen = false;
+        self.drop_choice();
         let is_carried_out = bpf.disarm_kill(self.cause);
         if is_carried_out {
             self.await_event();
@@ -212,10 +196,8 @@ impl KillOrders {
             self.await_event();
         }
         let number = armed?;
-        if let Some(choice) = self.choices.back_mut() {
-            let first = choice.numbers.map_or(number, |(first, _)| first);
-            choice.numbers = Some((first, number));
-            choice.evicting_decision = evicting_decision;
+        if let Some(choice) = &mut self.choice {
+            (choice.number, choice.evicting_decision) = (Some(number), evicting_decision);
         }
         self.idle = None;
         self.armed_mono_ns = at.mono_ns;
@@ -224,18 +206,11 @@ impl KillOrders {
 
     /// Takes the choice that a carried out kill order was made for. The present choice is used up.
     pub(super) fn take_choice(&mut self, order: u64) -> Option<VictimChoice> {
-        let is_made_for = |choice: &VictimChoice| {
-            choice.numbers.is_some_and(|(first, last)| (first..=last).contains(&order))
-        };
-        let place = self.choices.iter().rposition(is_made_for)?;
+        let is_made_for = |choice: &mut VictimChoice| choice.number == Some(order);
+        let found = self.choice.take_if(is_made_for).or_else(|| self.previous.take_if(is_made_for))?;
         self.event_awaited_until_ns = 0;
-        self.is_chosen = false;
-        self.choices.remove(place)
-    }
-
-    /// Returns the present choice.
-    pub(super) fn current_choice(&self) -> Option<&VictimChoice> {
-        self.choices.back().filter(|_| self.is_chosen)
+        self.drop_choice();
+        Some(found)
     }
 }
 
@@ -258,19 +233,32 @@ mod tests {
     }
 
     #[test]
-    fn the_choice_of_an_order_is_kept_however_often_others_are_chosen_without_one() {
+    fn the_choice_of_the_last_order_is_kept_however_often_others_are_chosen_without_one() {
         let mut orders = KillOrders::new(KernelKillCause::Memory);
         let (order, at) = (order(), Instant::default());
         for number in [41, 42] {
             orders.choose(order.clone(), number, at, 1);
             orders.record_armed(Ok(number), at, None).unwrap();
         }
-        for _ in 0..=MAX_CHOICES {
+        for _ in 0..3 {
             orders.choose(order.clone(), 7, at, 1);
         }
+        orders.drop_choice();
         let mut victim_of = |number| orders.take_choice(number).map(|choice| choice.victim_id);
-        assert_eq!([41, 42, 43].map(&mut victim_of), [Some(41), Some(42), None]);
-        assert_eq!(victim_of(41), None, "it is carried out once");
+        assert_eq!([41, 42, 43].map(&mut victim_of), [None, Some(42), None], "41 was disarmed in time");
+        assert_eq!(victim_of(42), None, "it is carried out once");
+    }
+
+    #[test]
+    fn an_event_that_is_later_than_the_next_order_finds_its_choice() {
+        let mut orders = KillOrders::new(KernelKillCause::Memory);
+        let (order, at) = (order(), Instant::default());
+        for number in [41, 42] {
+            orders.choose(order.clone(), number, at, 1);
+            orders.record_armed(Ok(number), at, None).unwrap();
+        }
+        let mut victim_of = |number| orders.take_choice(number).map(|choice| choice.victim_id);
+        assert_eq!([41, 42].map(&mut victim_of), [Some(41), Some(42)]);
     }
 
     #[test]
@@ -285,13 +273,14 @@ mod tests {
     }
 
     #[test]
-    fn an_order_of_another_policy_does_not_stay_armed() {
+    fn a_withdrawn_or_expired_order_has_no_victim() {
         let mut orders = KillOrders::new(KernelKillCause::Memory);
-        assert!(!orders.may_stay_armed(0), "there is none");
+        assert!(orders.victim(0).is_none(), "none is chosen");
         orders.choose(order(), 7, Instant::default(), 2);
-        assert_eq!([1, 2].map(|now_ns| orders.may_stay_armed(now_ns)), [true, false], "until it expires");
-        orders.choose_again();
-        assert!(!orders.may_stay_armed(1) && orders.victim(1).is_some());
+        assert_eq!([1, 2].map(|now_ns| orders.victim(now_ns).is_some()), [true, false], "until it expires");
+        orders.record_armed(Ok(1), Instant::default(), None).unwrap();
+        orders.drop_choice();
+        assert!(orders.victim(1).is_none() && orders.take_choice(1).is_some());
     }
 
     #[test]

@@ -8,12 +8,12 @@ use prometheus_client::metrics::counter::Counter;
 
 use crate::telemetry::metrics::{Metrics, OptionalGauge};
 use eviction_core::engine::kernel_kill::NotArmedReason;
+use eviction_core::observation::Observation;
 use eviction_core::oom::AnomalyCounts;
 use eviction_core::policy::preferences::MemoryMeasure;
 use eviction_core::policy::{Policy, Threshold};
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::signal::Signal;
-use eviction_core::time::Timestamp;
 use eviction_core::trend::Trend;
 use eviction_core::units::ThresholdValue;
 
@@ -72,15 +72,9 @@ impl Gauges {
         self.syncs[trigger as usize].inc();
     }
 
-    /// Sets the reading of a signal, and the capacity that it is compared with.
-    pub(super) fn set_reading(
-        &mut self,
-        signal: Signal,
-        available: Reading<i64>,
-        capacity: u64,
-        at: Timestamp,
-    ) {
-        self.signals[signal as usize].set(available, capacity, at);
+    /// Sets the reading of a signal.
+    pub(super) fn set_reading(&mut self, signal: Signal, reading: Reading<Observation>) {
+        self.signals[signal as usize].set(reading);
     }
 
     /// Sets the available memory by each of [`MEASURES`].
@@ -169,11 +163,10 @@ impl SignalSeries {
 
     /// Sets the series of the signal. A signal that is unknown has no series. An absent value is an error only
     /// if it was known before: the kubelet has no value for pods without a limit either.
-    fn set(&mut self, available: Reading<i64>, capacity: u64, at: Timestamp) {
-        match available {
-            Reading::Known(available) => {
+    fn set(&mut self, reading: Reading<Observation>) {
+        match reading {
+            Reading::Known(Observation { available, capacity, time }) => {
                 self.available.set(Some(available));
-                let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
                 if self.capacity.get() != Some(capacity) {
                     self.capacity.set(Some(capacity));
                     self.thresholds.iter().for_each(|it| it.resolve(Some(capacity)));
@@ -181,7 +174,10 @@ impl SignalSeries {
                 if self.thresholds.is_empty() {
                     return;
                 }
-                self.trend.observe(at, available);
+                // A value that was not read again has the same time, and does not count twice.
+                if let Some(time) = time {
+                    self.trend.observe(time, available);
+                }
                 let per_second = self.trend.slope().map_or(0.0, |slope| slope.per_second);
                 for threshold in &self.thresholds {
                     threshold.set_eta(available, per_second);
@@ -229,7 +225,7 @@ impl ThresholdSeries {
 mod tests {
     use super::*;
     use crate::telemetry::metrics::Form;
-    use eviction_core::fixture::{hard, policy};
+    use eviction_core::fixture::{at, hard, policy};
     use eviction_core::signal::Resource;
 
     fn text(metrics: &Metrics) -> String {
@@ -238,6 +234,10 @@ mod tests {
 
     fn has_line(metrics: &Metrics, line: &str) -> bool {
         text(metrics).lines().any(|found| found == line)
+    }
+
+    fn read(available: i64, capacity: i64, second: i64) -> Reading<Observation> {
+        Reading::Known(Observation { available, capacity, time: Some(at(second)) })
     }
 
     #[test]
@@ -282,7 +282,6 @@ mod tests {
         for signal in Signal::ALL {
             let metrics = Metrics::new("0", "0");
             let mut gauges = Gauges::new(&metrics);
-            let at = Timestamp::default();
             let quarter = hard(signal, "25%");
             gauges.set_policy(&policy(vec![quarter]), &metrics);
             let has = |line: String| has_line(&metrics, &line);
@@ -297,11 +296,11 @@ mod tests {
                 format!("eviction_agent_signal_read_errors_total{{eviction_signal=\"{signal}\"}} {count}")
             };
             assert!(!text(&metrics).contains(&available("")), "{signal}: it was never known");
-            gauges.set_reading(signal, Reading::Unknown(UnknownReason::Absent), 9, at);
+            gauges.set_reading(signal, Reading::Unknown(UnknownReason::Absent));
             assert!(has(errors(0)), "{signal}: it was never there");
-            gauges.set_reading(signal, Reading::Known(7), 9, at);
+            gauges.set_reading(signal, read(7, 9, 0));
             assert!(has(available(" 7")) && has(capacity(" 9")) && has(errors(0)), "{signal}");
-            gauges.set_reading(signal, Reading::Unknown(UnknownReason::Absent), 9, at);
+            gauges.set_reading(signal, Reading::Unknown(UnknownReason::Absent));
             let text = text(&metrics);
             assert!(!text.contains(&available("")) && !text.contains(&capacity("")), "{signal}: {text}");
             assert!(
@@ -309,9 +308,9 @@ mod tests {
                 "{signal}: {text}"
             );
             assert!(has(errors(1)), "{signal}: it went");
-            gauges.set_reading(signal, Reading::Unknown(UnknownReason::Failed), 9, at);
+            gauges.set_reading(signal, Reading::Unknown(UnknownReason::Failed));
             assert!(has(errors(2)), "{signal}: it could not be read");
-            gauges.set_reading(signal, Reading::Known(5), 9, at);
+            gauges.set_reading(signal, read(5, 9, 0));
             assert!(has(available(" 5")) && has(errors(2)), "{signal}: it is known again");
         }
     }
@@ -343,18 +342,19 @@ mod tests {
         assert!(!text(&metrics).contains(&of("kubelet")), "a share of what is not known");
         let eta = metrics.threshold_eta.with([signal.name(), "hard"]);
         for second in 0..10 {
-            let at = Timestamp::from_second(100 + second).unwrap();
-            gauges.set_reading(signal, Reading::Known(900), 1000, at);
+            gauges.set_reading(signal, read(900, 1000, second));
         }
         assert!(has_line(&metrics, &format!("{} 100", of("kubelet"))));
         assert_eq!(eta.get_f64(), Some(f64::INFINITY), "nothing grows");
         for second in 0..20 {
-            let at = Timestamp::from_second(200 + second).unwrap();
-            gauges.set_reading(signal, Reading::Known(900 - 10 * second), 1000, at);
+            // Each value is reported again before the next one is read.
+            for _ in 0..3 {
+                gauges.set_reading(signal, read(900 - 10 * second, 1000, 100 + second));
+            }
         }
         let left = eta.get_f64().unwrap();
         assert!((50.0..53.0).contains(&left), "{left}");
-        gauges.set_reading(signal, Reading::Known(150), 1000, Timestamp::from_second(300).unwrap());
+        gauges.set_reading(signal, read(150, 1000, 200));
         assert_eq!(eta.get_f64(), Some(0.0), "it is met");
         policy.thresholds.clear();
         gauges.set_policy(&policy, &metrics);

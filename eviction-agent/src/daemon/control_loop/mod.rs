@@ -52,7 +52,6 @@ use super::limit_monitor::Limits;
 use super::memory_notifier::{EventBatch, MemoryNotifier, Trigger};
 use super::oom_counters::OomCounters;
 use super::rate_limit::RateLimit;
-use super::watchdog::Heartbeat;
 use crate::error::Failure;
 use eviction_core::threshold::ThresholdLevels;
 use eviction_node::clock::{Clock, mono_ns};
@@ -63,6 +62,7 @@ use eviction_node::proc::watermarks::Watermarks;
 use eviction_node::sampler::NodeSampler;
 
 use crate::telemetry::event_log;
+use crate::telemetry::health::Heartbeat;
 use crate::telemetry::queue::TelemetryQueue;
 use crate::telemetry::recording::Recorded;
 use crate::telemetry::recording::recorder::RecordingQueue;

@@ -6,17 +6,18 @@ use std::time::Duration;
 use eviction_core::decision::Decision;
 use eviction_core::disk_layout::Parts;
 use eviction_core::eviction::EvaluationEnd;
+use eviction_core::signal::Resource;
 use eviction_core::time::nanos;
 use eviction_node::cgroup::hierarchy::Host;
 use eviction_node::cgroup::names::ContainerKind;
 use eviction_node::cgroup::pods::Container;
 use eviction_node::clock::mono_ns;
-use eviction_node::fs::{StoragePaths, StorageReader, StorageRequest, StorageSample};
+use eviction_node::fs::{PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample};
 use eviction_node::thread::Priority;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::ControlLoop;
-use super::awaited_space::{AwaitedSpace, DiskVictim, VICTIM_INTERVAL, XFS_INTERVAL};
+use super::awaited_space::{AwaitedSpace, DiskVictim};
 use super::disk_counts::PodCounts;
 use super::storage_limits::{LIMITS_INTERVAL, LIMITS_PACE, StorageLimits};
 use crate::daemon::kubelet_api::{self, KubeletClient};
@@ -28,16 +29,17 @@ pub(super) const MAX_AGE: Duration = Duration::from_secs(1);
 /// postpone the next reading by an hour.
 const MAX_PACED_WAIT: Duration = Duration::from_secs(60);
 
-/// Pods are read ahead of a crossing that is less than this away at the highest recent rate, and no more often
-/// than that. [`LIMITS_PACE`] makes that 10 s if a reading takes 200 ms. Inodes that are counted since the
-/// reading are added.
-pub(super) const AHEAD: Duration = Duration::from_secs(1);
-const AHEAD_FRESH: Duration = Duration::from_secs(12);
+/// All pods are read while a crossing is less than this away at the highest recent rate, and no more often than
+/// that. [`LIMITS_PACE`] makes that 10 s if a reading takes 200 ms.
+const AHEAD: Duration = Duration::from_secs(1);
+
+/// The maximum age of a reading to which inodes that were counted since are added.
+const COUNTED_AGE: Duration = Duration::from_secs(12);
 
 /// How often all pods are read while a kill order for writers may be armed, and the minimum wait as a multiple
 /// of the time that a reading takes. An order is valid for as long as the reading that it was made on.
-pub(super) const KILL_ORDER_INTERVAL: Duration = Duration::from_millis(500);
-pub(super) const KILL_ORDER_PACE: u64 = 10;
+const KILL_ORDER_INTERVAL: Duration = Duration::from_millis(500);
+const KILL_ORDER_PACE: u64 = 10;
 
 /// The state of reading the pods' storage.
 #[derive(Debug)]
@@ -74,7 +76,7 @@ struct PendingReading {
     extent: Extent,
     /// The growth of the disks when it was requested.
     grown: u64,
-    /// The counts when it was requested, by the ids of the pods' cgroups, for a reading of all pods.
+    /// What the probes had counted when it was requested, for a reading of all pods.
     counts: Option<BTreeMap<u64, PodCounts>>,
 }
 
@@ -85,7 +87,7 @@ struct AllPodsReading {
     at_ns: u64,
     /// What could not be read.
     unmeasured: Parts,
-    /// The counts when it was requested, for a reading ahead of a crossing.
+    /// What the probes had counted when it was requested, by the ids of the pods' cgroups.
     counts: Option<BTreeMap<u64, PodCounts>>,
 }
 
@@ -93,8 +95,6 @@ struct AllPodsReading {
 pub(super) enum Extent {
     /// All pods, which are to be ranked.
     All,
-    /// All pods, ahead of a crossing. Only where inodes are counted.
-    Ahead,
     /// Pods with limits.
     Limited,
     /// Pods that may exceed a limit since they were read.
@@ -145,58 +145,35 @@ impl PodStorageWatch {
         self.all_pods.as_ref().filter(|it| now_ns.saturating_sub(it.at_ns) <= nanos(age))
     }
 
-    /// Returns the recent reading of all pods for a crossing.
-    fn fresh(&self, now_ns: u64) -> Option<&AllPodsReading> {
-        self.read_within(MAX_AGE, now_ns).filter(|it| it.counts.is_none())
-    }
-
-    /// Returns whether a pod may be evicted for a disk: space that was freed, or will be freed soon, is known.
-    fn may_evict_for_disk(&self, now_ns: u64) -> bool {
-        now_ns >= self.paused_until_ns && self.awaited(now_ns).next().is_none()
-    }
-
-    /// Returns the space that the agent waits for now, and how often the disks are sampled meanwhile.
-    fn awaited(&self, now_ns: u64) -> impl Iterator<Item = (AwaitedSpace, Duration)> {
-        let preallocated = self.preallocated.map(|space| (space, XFS_INTERVAL));
-        let spaces = preallocated.into_iter().chain([(self.victim_files, VICTIM_INTERVAL)]);
-        spaces.filter(move |(space, _)| space.is_awaited(now_ns))
-    }
-
-    /// Returns when the disks are to be sampled because the agent waits for space.
-    pub(super) fn awaited_space_due(&self, now_ns: u64) -> Option<Duration> {
-        self.awaited(now_ns).map(|(_, interval)| interval).min()
-    }
-
-    /// Returns the bytes that will be freed without an eviction, if the agent waits for them, else 0.
-    pub(super) fn awaited_bytes(&self, now_ns: u64) -> u64 {
-        self.awaited(now_ns).fold(0, |bytes, (space, _)| space.bytes().saturating_add(bytes))
-    }
-
     /// Forgets the reading of all pods: they are read again before they are ranked. A reading in progress lacks the
     /// files of a pod that has terminated meanwhile, so it counts for limits only.
     pub(super) fn forget_reading(&mut self) {
         self.all_pods = None;
-        if let Some(PendingReading { extent: extent @ (Extent::All | Extent::Ahead), .. }) = &mut self.pending
-        {
+        if let Some(PendingReading { extent: extent @ Extent::All, .. }) = &mut self.pending {
             *extent = Extent::Limited;
         }
     }
 
-    /// Forgets the counts of programs that were replaced, and the readings ahead of a crossing.
+    /// Forgets the counts of programs that were replaced.
     pub(super) fn forget_counts(&mut self) {
         self.older_pods = None;
-        self.all_pods.take_if(|it| it.counts.is_some());
-        let Some(pending) = &mut self.pending else { return };
-        pending.counts = None;
-        if pending.extent == Extent::Ahead {
-            pending.extent = Extent::Limited;
+        if let Some(pending) = &mut self.pending {
+            pending.counts = None;
+        }
+        self.forget_counts_of_reading();
+    }
+
+    /// Forgets what was counted when all pods were read.
+    fn forget_counts_of_reading(&mut self) {
+        if let Some(reading) = &mut self.all_pods {
+            reading.counts = None;
         }
     }
 
-    /// Returns the inode counts of the recent reading of all pods ahead of a crossing: the inodes that the pods
-    /// created since can be counted.
-    pub(super) fn counts_ahead(&self, now_ns: u64) -> Option<&BTreeMap<u64, PodCounts>> {
-        self.read_within(AHEAD_FRESH, now_ns)?.counts.as_ref()
+    /// Returns what the probes had counted at the last reading of all pods, if inodes that were counted since may be
+    /// added to it.
+    pub(super) fn counts_at_reading(&self, now_ns: u64) -> Option<&BTreeMap<u64, PodCounts>> {
+        self.read_within(COUNTED_AGE, now_ns)?.counts.as_ref()
     }
 
     /// Returns whether directories are read, which may be done at any time.
@@ -206,19 +183,19 @@ impl PodStorageWatch {
 
     /// Returns whether the directories of all pods may be read, at this minimum interval and pace
     /// ([`Self::next_due_ns`]).
-    pub(super) fn may_read_all(&self, interval: Duration, pace: u64, now_ns: u64) -> bool {
+    fn may_read_all(&self, interval: Duration, pace: u64, now_ns: u64) -> bool {
         self.reads_directories() && self.pending.is_none() && now_ns >= self.next_due_ns(interval, pace)
     }
 
     /// Returns when the reading of all pods began by which they may be ranked now, for a crossing.
     pub(super) fn ranked_by(&self, now_ns: u64) -> Option<u64> {
-        self.fresh(now_ns).filter(|_| self.may_evict_for_disk(now_ns)).map(|it| it.at_ns)
+        self.read_within(MAX_AGE, now_ns).filter(|_| self.may_evict_for_disk(now_ns)).map(|it| it.at_ns)
     }
 
-    /// Returns the parts of pods whose usage is unknown now. With `is_counted`, a reading ahead of a crossing
-    /// counts.
+    /// Returns the parts of pods whose usage is unknown now. With `is_counted`, the inodes that pods created since they
+    /// were read are known.
     pub(super) fn unmeasured(&self, now_ns: u64, is_counted: bool) -> Parts {
-        let reading = if is_counted { self.all_pods.as_ref() } else { self.fresh(now_ns) };
+        let reading = self.read_within(if is_counted { COUNTED_AGE } else { MAX_AGE }, now_ns);
         reading.filter(|_| self.may_evict_for_disk(now_ns)).map_or(Parts::ALL, |it| it.unmeasured)
     }
 }
@@ -236,8 +213,10 @@ impl ControlLoop {
     /// Requests the storage of all pods if a threshold is met for which pods must be ranked. Runs before the
     /// sync that finds this, since the reading takes as long as the sync.
     pub(super) fn read_storage_at_crossing(&mut self) {
-        let now_ns = mono_ns();
-        if self.storage.counts_ahead(now_ns).is_none() && self.node_sampler.disks.is_met_now() {
+        let (now_ns, disks) = (mono_ns(), &self.node_sampler.disks);
+        let has_counts = self.storage.counts_at_reading(now_ns).is_some();
+        let needs_reading_for_inodes = || !has_counts && disks.is_met_now(Resource::Inodes);
+        if disks.is_met_now(Resource::EphemeralStorage) || needs_reading_for_inodes() {
             self.read_storage(now_ns);
         }
     }
@@ -246,7 +225,7 @@ impl ControlLoop {
     pub(super) fn read_summary(&mut self, now_ns: u64) {
         let is_due = self.storage.summary_due_ns.is_some_and(|due_ns| now_ns >= due_ns);
         if is_due && self.node_sampler.disks.is_incomplete() {
-            self.request_storage(Extent::All);
+            self.request_storage(Extent::All, None);
         }
     }
 
@@ -255,23 +234,34 @@ impl ControlLoop {
         let is_due = self.node_sampler.disks.is_layout_known()
             && now_ns >= self.storage.paused_until_ns
             && !self.storage.preallocated.is_some_and(|space| space.is_awaited(now_ns))
-            && self.storage.fresh(now_ns).is_none()
+            && self.storage.read_within(MAX_AGE, now_ns).is_none()
             && self.storage.summary_due_ns.is_none_or(|due_ns| now_ns >= due_ns);
-        if is_due && !self.reclaim.is_awaited {
-            self.request_storage(Extent::All);
+        if is_due && !self.reclaim.is_awaited && self.storage.pending.is_none() {
+            // The kubelet's values are older than the counts.
+            let counts = if self.storage.reads_directories() { self.count_disk_usage() } else { None };
+            self.request_storage(Extent::All, counts);
         }
     }
 
-    pub(super) fn request_storage(&mut self, extent: Extent) {
-        if self.storage.reader.is_none() || self.storage.pending.is_some() {
+    /// Requests the storage of all pods ahead of a crossing: for a kill order, or if the inodes of a disk may be used
+    /// up soon and are counted.
+    pub(super) fn read_ahead(&mut self, now_ns: u64) {
+        let for_order = self.may_arm_disk_kill()
+            && self.storage.may_read_all(KILL_ORDER_INTERVAL, KILL_ORDER_PACE, now_ns);
+        let for_inodes = self.node_sampler.disks.inodes_fill_within(AHEAD)
+            && self.storage.may_read_all(AHEAD, LIMITS_PACE, now_ns);
+        if !for_order && !for_inodes {
             return;
         }
-        let counts = match extent {
-            Extent::All | Extent::Ahead if self.storage.reads_directories() => self.count_disk_usage(),
-            // The kubelet's values are older than the counts.
-            _ => None,
-        };
-        if extent == Extent::Ahead && counts.is_none() {
+        let counts = self.count_disk_usage();
+        if for_order || counts.is_some() {
+            self.request_storage(Extent::All, counts);
+        }
+    }
+
+    /// Requests the storage of pods. `counts` is what the probes have counted so far, if all pods are to be read.
+    pub(super) fn request_storage(&mut self, extent: Extent, counts: Option<BTreeMap<u64, PodCounts>>) {
+        if self.storage.reader.is_none() || self.storage.pending.is_some() {
             return;
         }
         let cgroups = &self.node_sampler.cgroups;
@@ -279,7 +269,7 @@ impl ControlLoop {
         let known = groups.filter_map(|group| Some((self.pod_index.pod_of(group)?, group)));
         let grown = self.node_sampler.disks.grown_bytes();
         let wanted = known.filter(|(known, _)| match extent {
-            Extent::All | Extent::Ahead => true,
+            Extent::All => true,
             Extent::Limited => !known.limits.is_empty(),
             Extent::NearLimit => self.storage.limits.may_be_exceeded(&known.pod.uid, grown),
         });
@@ -290,11 +280,12 @@ impl ControlLoop {
             };
             let containers = group.containers.iter().filter(|it| it.kind != ContainerKind::Monitor);
             let counted = counts.as_ref().and_then(|counts| counts.get(&group.cgroup_id));
-            let created_inodes = counted.map(PodCounts::created_inodes);
-            StorageRequest::new(known, containers.map(of).collect(), created_inodes)
+            let created = counted.map_or(0, PodCounts::created_inodes);
+            let read = self.node_sampler.storage_of(&known.pod.uid).map_or(0, PodStorage::inodes);
+            StorageRequest::new(known, containers.map(of).collect(), read.max(created))
         });
         let priority = match extent {
-            Extent::All | Extent::Ahead | Extent::NearLimit => Priority::Urgent,
+            Extent::All | Extent::NearLimit => Priority::Urgent,
             Extent::Limited => Priority::Idle,
         };
         let mut requests: Vec<_> = requests.collect();
@@ -328,21 +319,20 @@ impl ControlLoop {
         let (watch, active) = (&mut self.storage, self.pod_index.active());
         let is_dedicated = self.node_sampler.disks.layout().dedicated_image_fs;
         (watch.last_began_ns, watch.last_took_ns) = (sample.began_ns, sample.took_ns);
-        if matches!(extent, Extent::All | Extent::Ahead) {
+        if extent == Extent::All {
             // The kubelet's values are older than its answer in any case.
             let took_ns = watch.summary_due_ns.map_or(0, |_| sample.took_ns);
             let at_ns = sample.began_ns.saturating_add(took_ns);
-            let counts = counts.filter(|_| extent == Extent::Ahead);
             watch.all_pods = Some(AllPodsReading { at_ns, unmeasured: sample.unmeasured, counts });
         } else {
             // Some pods were read again: the counts do not fit all of them any more.
-            watch.all_pods.take_if(|it| it.counts.is_some());
+            watch.forget_counts_of_reading();
         }
         if extent != Extent::NearLimit {
             watch.limits.due_ns = watch.next_due_ns(LIMITS_INTERVAL, LIMITS_PACE);
         }
         let is_exceeded = watch.limits.record(&sample, active, grown, is_dedicated);
-        let needs_sync = is_exceeded || matches!(extent, Extent::All | Extent::Limited);
+        let needs_sync = is_exceeded || extent != Extent::NearLimit;
         watch.needs_limit_check |= needs_sync;
         if extent == Extent::All {
             self.await_preallocated_space(sample.preallocated(self.node_sampler.disks.layout()), mono_ns());
@@ -368,19 +358,32 @@ mod tests {
         assert_eq!(due(Duration::from_secs(90)), Duration::from_secs(150));
     }
 
-    #[test]
-    fn a_reading_ahead_of_a_crossing_is_dropped_with_the_counts_of_replaced_programs() {
+    fn watch_with_reading(at_ns: u64) -> PodStorageWatch {
         let mut watch = PodStorageWatch::new(Host::default(), StoragePaths::default(), None);
-        for (extent, expected) in [(Extent::Ahead, Extent::Limited), (Extent::All, Extent::All)] {
-            let counts = Some(BTreeMap::new());
-            watch.older_pods = Some(BTreeMap::new());
-            let of_ahead = counts.clone().filter(|_| extent == Extent::Ahead);
-            watch.all_pods = Some(AllPodsReading { at_ns: 1, unmeasured: Parts::ALL, counts: of_ahead });
-            watch.pending = Some(PendingReading { extent, grown: 0, counts });
-            watch.forget_counts();
-            let pending = watch.pending.take().unwrap();
-            assert_eq!((pending.extent, pending.counts.is_none()), (expected, true));
-            assert_eq!((watch.all_pods.is_some(), watch.older_pods.is_none()), (extent == Extent::All, true));
-        }
+        let counts = Some(BTreeMap::new());
+        watch.all_pods = Some(AllPodsReading { at_ns, unmeasured: Parts::default(), counts });
+        watch
+    }
+
+    #[test]
+    fn the_counts_of_replaced_programs_are_not_added_to_readings() {
+        let mut watch = watch_with_reading(1);
+        watch.older_pods = Some(BTreeMap::new());
+        let counts = Some(BTreeMap::new());
+        watch.pending = Some(PendingReading { extent: Extent::All, grown: 0, counts });
+        watch.forget_counts();
+        assert!(watch.counts_at_reading(1).is_none() && watch.older_pods.is_none());
+        assert_eq!(watch.unmeasured(1, false), Parts::default(), "the reading itself counts");
+        assert!(watch.pending.is_some_and(|pending| pending.counts.is_none()));
+    }
+
+    #[test]
+    fn a_reading_ranks_pods_for_a_second_and_longer_with_what_was_counted_since() {
+        let watch = watch_with_reading(0);
+        let is_known = |seconds: u64, is_counted| {
+            watch.unmeasured(seconds * 1_000_000_000, is_counted) == Parts::default()
+        };
+        assert_eq!([1, 2].map(|seconds| is_known(seconds, false)), [true, false]);
+        assert_eq!([2, 12, 13].map(|seconds| is_known(seconds, true)), [true, true, false]);
     }
 }

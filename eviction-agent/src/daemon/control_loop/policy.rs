@@ -60,7 +60,7 @@ impl ControlLoop {
         self.apply_policy();
         // Their pods were chosen by the policy before, for its thresholds.
         for orders in [&mut self.kill_orders, &mut self.disk_kill_orders] {
-            orders.choose_again();
+            orders.withdraw(&mut self.notifier.bpf);
         }
         let pod_index = std::mem::take(&mut self.pod_index).with_policy(self.engine.policy());
         self.adopt_pods(pod_index);

@@ -199,8 +199,7 @@ impl ControlLoop {
     /// Waits for the kubelet for as long as the node's unused images are estimated to be enough.
     fn leave_to_kubelet(&mut self, evaluation: &Evaluation, signal: Signal) -> ReclaimStep {
         let now_ns = mono_ns();
-        let estimate = self.estimate(evaluation, signal);
-        let estimate = estimate.filter(|estimate| estimate.unused_bytes >= estimate.deficit_bytes);
+        let estimate = self.sufficient_garbage(evaluation, signal);
         let left = &mut self.reclaim.left_to_kubelet[signal as usize];
         match (estimate, *left) {
             (Some(_), Some(left)) if now_ns < left.since_ns.saturating_add(KUBELET_WAIT_NS) => {
@@ -218,9 +217,13 @@ impl ControlLoop {
         }
     }
 
-    /// Estimates what the kubelet can remove, if it has a threshold of this signal. There is no estimate of
-    /// inodes.
-    pub(super) fn estimate(&self, evaluation: &Evaluation, signal: Signal) -> Option<GarbageEstimate> {
+    /// Estimates what the kubelet can remove. Returns that if it has a threshold of this signal, and the garbage is
+    /// sufficient. There is no estimate of inodes.
+    pub(super) fn sufficient_garbage(
+        &self,
+        evaluation: &Evaluation,
+        signal: Signal,
+    ) -> Option<GarbageEstimate> {
         let policy = self.engine.policy();
         let acts = policy.kubelet_thresholds.iter().any(|threshold| threshold.signal == signal)
             && evaluation.layout.reclaims(signal).contains(&Reclaim::Images);
@@ -232,7 +235,8 @@ impl ControlLoop {
         let goal = threshold.resolved_at(seen.capacity).units_rounded_up();
         let deficit = goal.saturating_sub(seen.available);
         let deficit_bytes = u64::try_from(deficit).unwrap_or_default().max(1);
-        Some(GarbageEstimate { unused_bytes: self.unused_image_bytes(), deficit_bytes })
+        let unused_bytes = self.unused_image_bytes();
+        (unused_bytes >= deficit_bytes).then_some(GarbageEstimate { unused_bytes, deficit_bytes })
     }
 
     fn unused_image_bytes(&self) -> u64 {

@@ -78,7 +78,7 @@ impl ControlLoop {
         let has_limits = self.engine.policy().local_storage_capacity_isolation
             && self.engine.pods().pods().iter().any(|known| !known.limits.is_empty());
         if has_limits && self.storage.reads_directories() && now_ns >= self.storage.limits.due_ns {
-            self.request_storage(Extent::Limited);
+            self.request_storage(Extent::Limited, None);
         }
     }
 
@@ -100,7 +100,7 @@ impl ControlLoop {
         if pause > 0 {
             return Some(Duration::from_nanos(pause));
         }
-        self.request_storage(Extent::NearLimit);
+        self.request_storage(Extent::NearLimit, None);
         Some(LIMIT_FLOOR)
     }
 }

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use eviction_core::decision::{Decision, DecisionKind, ProposalState};
 use eviction_core::disk_layout::Parts;
 use eviction_core::input::{Event, Input};
+use eviction_core::observation::Observations;
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::record::PodSample;
 use eviction_core::signal::{NodeCondition, Signal};
 use eviction_core::signal_filter::observe;
-use eviction_core::snapshot::{NodeStats, Snapshot};
+use eviction_core::snapshot::Snapshot;
 use eviction_node::cgroup::sampler::Tasks;
 use eviction_node::notify::{memory_events, psi};
 
@@ -109,12 +110,9 @@ impl ControlLoop {
         node_sample.stats.awaited_bytes = self.storage.awaited_bytes(at.mono_ns);
         self.mark_sample(node_sample.memory_left, at.mono_ns);
         let (memory, pids) = (node_sample.memory_left, node_sample.pids_left);
-        let capacity = self.node_sampler.capacity();
-        self.record_reading(Signal::MemoryAvailable, memory, capacity.memory, at);
-        self.record_reading(Signal::PidAvailable, pids, capacity.pids, at);
+        let seen = observe(&node_sample.stats, self.node_sampler.measure());
+        self.record_readings(&seen, Signal::ALL, at);
         self.gauges.set_by_measure(&node_sample.by_measure);
-        self.record_allocatable(&node_sample, at);
-        self.record_disks(&node_sample.stats, at);
         if let Reading::Known(seen) = node_sample.measured {
             self.notifier.observe(at.mono_ns, seen.working_set);
         }
@@ -215,50 +213,29 @@ impl ControlLoop {
         self.metrics.last_iteration.set(self.clock.shown(at.wall).as_millisecond() as f64 / 1000.0);
     }
 
-    pub(super) fn record_reading(
+    /// Exports the readings of these signals, and publishes which of them has become unknown.
+    pub(super) fn record_readings(
         &mut self,
-        signal: Signal,
-        available: Reading<i64>,
-        capacity: u64,
+        seen: &Observations,
+        signals: impl IntoIterator<Item = Signal>,
         at: Instant,
     ) {
-        self.gauges.set_reading(signal, available, capacity, at.wall);
-        // Like the kubelet: there is no value for all pods if their cgroup has no limit. For the disks: this is
-        // not a node, or the file system has no limit of inodes.
-        let may_be_absent =
-            signal == Signal::AllocatableMemoryAvailable || signal.condition() == NodeCondition::DiskPressure;
-        let why = match available {
-            Reading::Known(_) => None,
-            Reading::Unknown(UnknownReason::Absent) if may_be_absent => None,
-            Reading::Unknown(why) => Some(why),
-        };
-        let before = &mut self.state.unknown[signal as usize];
-        if *before != why {
-            *before = why;
-            if let Some(why) = why {
+        for signal in signals {
+            let reading = seen.reading(signal);
+            self.gauges.set_reading(signal, reading);
+            // Like the kubelet: there is no value for all pods if their cgroup has no limit. For the disks: this
+            // is not a node, or the file system has no limit of inodes.
+            let may_be_absent = signal == Signal::AllocatableMemoryAvailable
+                || signal.condition() == NodeCondition::DiskPressure;
+            let why = match reading {
+                Reading::Known(_) => None,
+                Reading::Unknown(UnknownReason::Absent) if may_be_absent => None,
+                Reading::Unknown(why) => Some(why),
+            };
+            let before = std::mem::replace(&mut self.state.unknown[signal as usize], why);
+            if let Some(why) = why.filter(|why| before != Some(*why)) {
                 self.telemetry.send(TelemetryEvent::Unknown(signal, why, at.wall));
             }
-        }
-    }
-
-    fn record_allocatable(&mut self, node_sample: &CompleteSample, at: Instant) {
-        let reading = node_sample.stats.allocatable_memory;
-        // The value is not read in each sync: the last one stays, with its limit.
-        if let (Reading::Known(_), None) = (reading, node_sample.pods_root) {
-            return;
-        }
-        let limit = node_sample.pods_root.map_or(0, |root| root.limit);
-        let available = reading.map(|stats| i64::try_from(stats.available.unwrap_or(0)).unwrap_or(i64::MAX));
-        self.record_reading(Signal::AllocatableMemoryAvailable, available, limit, at);
-    }
-
-    /// Records the readings of the six disk signals.
-    pub(super) fn record_disks(&mut self, stats: &NodeStats, at: Instant) {
-        let seen = observe(stats, self.node_sampler.measure());
-        for signal in Signal::ALL.into_iter().filter(|it| it.condition() == NodeCondition::DiskPressure) {
-            let reading = seen.reading(signal);
-            let capacity = reading.known().map_or(0, |seen| seen.capacity.max(0).unsigned_abs());
-            self.record_reading(signal, reading.map(|seen| seen.available), capacity, at);
         }
     }
 

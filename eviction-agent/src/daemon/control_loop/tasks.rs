@@ -1,12 +1,10 @@
 //! Tasks and time in reclaim: joins the counts of the BPF programs per cgroup with the pods, and names the
 //! cgroups of task alarms.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::Arc;
 
 use eviction_bpf::{Alarm, ReclaimTime, TaskAlarm, TaskStats};
-use eviction_core::pods::KnownPod;
 use eviction_node::cgroup::files::parse_pids_events;
 use eviction_node::cgroup::node_root::find_group;
 use eviction_node::cgroup::sampler::Sampler;
@@ -100,7 +98,7 @@ impl TaskTotals {
         self.before.clear();
     }
 
-    /// Returns the activity of each pod since the last counts, given those by cgroup.
+    /// Returns the activity of each cgroup since the last counts, with its pod, given the counts by cgroup.
     fn join(
         &mut self,
         now: HashMap<u64, PodActivity>,
@@ -108,23 +106,17 @@ impl TaskTotals {
         pod_index: &PodIndex,
     ) -> Vec<PodTaskDelta> {
         let pods = sampler.pods();
-        let new_delta = |pod: Option<&Arc<KnownPod>>| PodTaskDelta {
-            pod: pod.map(Arc::clone),
-            activity: PodActivity::default(),
-        };
-        // By pod, and not by cgroup: a pod has two while the kubelet's cgroup driver is being changed. Every
-        // pod has an entry, so that its counters begin at 0.
-        let mut deltas: BTreeMap<Option<&str>, PodTaskDelta> = BTreeMap::new();
-        for pod in pods.pods.iter().filter_map(|group| pod_index.pod_of(group)) {
-            deltas.entry(Some(&*pod.pod.uid)).or_insert_with(|| new_delta(Some(pod)));
-        }
-        for (id, activity) in &now {
-            let since = activity.since(self.before.get(id).copied().unwrap_or_default());
+        // Every pod has an entry, so that its counters begin at 0.
+        let known = pods.pods.iter().filter_map(|group| pod_index.pod_of(group));
+        let begun =
+            known.map(|pod| PodTaskDelta { pod: Some(pod.clone()), activity: PodActivity::default() });
+        let counted = now.iter().map(|(id, activity)| {
             let pod = pods.owner(*id).and_then(|(group, _)| pod_index.pod_of(group));
-            let entry = deltas.entry(pod.map(|known| &*known.pod.uid));
-            entry.or_insert_with(|| new_delta(pod)).activity.add(since);
-        }
-        let deltas = deltas.into_values().collect();
+            let activity = activity.since(self.before.get(id).copied().unwrap_or_default());
+            PodTaskDelta { pod: pod.cloned(), activity }
+        });
+        let is_active = |delta: &PodTaskDelta| delta.activity != PodActivity::default();
+        let deltas = begun.chain(counted.filter(is_active)).collect();
         self.before = now;
         deltas
     }

@@ -20,19 +20,17 @@ use eviction_kill::KillTarget;
 use eviction_node::clock::mono_ns;
 use eviction_node::fs::FsPaths;
 use eviction_node::pod_index::PodIndex;
-use eviction_node::proc::watermarks::Watermarks;
 use serde_json::json;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use super::super::ConfigurationFiles;
 use super::super::pod_source::PodSource;
-use super::super::startup::{self, TelemetryOutputs};
-use super::super::watchdog::Heartbeat;
+use super::super::startup;
 use super::{Command, ControlLoop, EventBatch, LoopEvent, Trigger};
 use crate::daemon::configuration::Options;
 use crate::spsc::Receiver;
 use crate::telemetry::metrics::Metrics;
-use crate::telemetry::queue::{DecisionEvent, TelemetryEvent, TelemetryQueue};
+use crate::telemetry::queue::{DecisionEvent, TelemetryEvent};
 
 use eviction_node::backend::BackendSelection;
 
@@ -69,7 +67,7 @@ pub(super) fn fixture(profile: Profile) -> Option<Fixture> {
     });
     let configuration = ConfigurationFiles {
         kubelet: Some(node.write_config(&kubelet).unwrap()),
-        profile: Some(profile),
+        overrides: vec![("profile", json!(profile))],
         ..ConfigurationFiles::default()
     };
     Some(start(node, configuration, FsPaths::default()))
@@ -93,18 +91,10 @@ pub(super) fn start(node: Node, configuration: ConfigurationFiles, disks: FsPath
         bpf_debug_log: false,
     };
     let metrics = Arc::new(Metrics::new("0", "0"));
-    let (plan, _) = startup::prepare(&options, &metrics).unwrap();
+    let (plan, telemetry, _) = startup::prepare(&options, &metrics).unwrap();
     let (_, pod_index) = PodSource::open(options.pods_file.as_deref(), &plan.policy).unwrap();
     let (sender, commands) = mpsc::channel(1);
-    let (queue, telemetry) = TelemetryQueue::new(&metrics).unwrap();
-    let outputs = TelemetryOutputs {
-        telemetry: queue,
-        metrics,
-        heartbeat: Heartbeat::new(),
-        watermarks: Watermarks::default(),
-        policy_in_force: watch::Sender::new(Arc::new(plan.policy.clone())),
-    };
-    let (mut control_loop, _) = startup::build(plan, pod_index, outputs).unwrap();
+    let (mut control_loop, _) = startup::build(plan, pod_index).unwrap();
     let pod_index = std::mem::take(&mut control_loop.pod_index);
     control_loop.adopt_pods(pod_index);
     control_loop.sync(Trigger::Start, None);

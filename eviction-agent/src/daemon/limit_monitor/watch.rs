@@ -50,8 +50,8 @@ pub(crate) struct LimitWatch {
     sampled_ns: u64,
     /// The kernel's timestamp of the crossing.
     crossed_ns: Option<u64>,
+    /// Since when the limit was near in the last report.
     published_ns: Option<u64>,
-    is_published: bool,
 }
 
 impl LimitWatch {
@@ -68,7 +68,6 @@ impl LimitWatch {
             sampled_ns: 0,
             crossed_ns: None,
             published_ns: None,
-            is_published: false,
         }
     }
 
@@ -84,16 +83,16 @@ impl LimitWatch {
                 self.near_since_ns = Some(at_ns);
                 self.armed = None;
                 let again = |published: u64| at_ns.saturating_sub(published) >= MIN_PUBLISH_INTERVAL_NS;
-                self.is_published = self.published_ns.is_none_or(again);
-                if self.is_published {
+                let publish = self.published_ns.is_none_or(again);
+                if publish {
                     self.published_ns = Some(at_ns);
                 }
-                Some(LimitChange { near_ns: None, publish: self.is_published })
+                Some(LimitChange { near_ns: None, publish })
             }
             Some(since_ns) if working_set < away => {
                 self.near_since_ns = None;
                 self.armed = None;
-                let publish = std::mem::take(&mut self.is_published);
+                let publish = self.published_ns == Some(since_ns);
                 Some(LimitChange { near_ns: Some(at_ns.saturating_sub(since_ns)), publish })
             }
             _ => None,
@@ -102,7 +101,6 @@ impl LimitWatch {
 
     /// Notes that it was not reported that the limit is near: then the end of that is not reported either.
     pub(crate) fn mark_unpublished(&mut self) {
-        self.is_published = false;
         self.published_ns = None;
     }
 

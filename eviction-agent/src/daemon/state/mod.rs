@@ -49,7 +49,7 @@ pub(crate) const SUFFIXES: [&str; 2] = [".new", ".set-aside"];
 const KIND: &str = "eviction-agent-state";
 
 /// The version of the format. Another format has another number.
-const VERSION: u64 = 6;
+const VERSION: u64 = 7;
 
 /// The kernel's file with the id of this boot of the machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";

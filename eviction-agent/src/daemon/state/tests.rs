@@ -7,10 +7,10 @@ use super::*;
 use crate::daemon::rate_limit::RateLimitEntry;
 use eviction_core::condition::RaisedCondition;
 use eviction_core::eviction::{Basis, ExpectedRelease};
-use eviction_core::in_flight::{ApiPhase, Ended, Failure, InFlightEviction};
+use eviction_core::in_flight::{ApiPhase, Ended, InFlightEviction};
 use eviction_core::node_conditions::pressure::{PublishedCondition, Status};
 use eviction_core::pod::PodName;
-use eviction_core::pods::{PodEventTime, RateLimitKey};
+use eviction_core::pods::RateLimitKey;
 use eviction_core::protection::CountedEviction;
 use eviction_core::signal::{NodeCondition, Signal};
 use eviction_core::state::EngineState;
@@ -87,8 +87,8 @@ fn state() -> LoopState {
                     owner: Some("rs".into()),
                 }),
             }],
-            oom_killed: vec![PodEventTime { uid: "w".into(), at: at(991) }],
-            pdb_refused: vec![PodEventTime { uid: "x".into(), at: at(993) }],
+            oom_killed: [("w".into(), at(991))].into(),
+            pdb_refused: [("x".into(), at(993))].into(),
             paused_until: Some(at(1_020)),
         },
         rate_limits: vec![kill(16, 90), kill(15, 95), kill(17, 96)],
@@ -139,15 +139,21 @@ fn evictions_of_another_action_are_not_restored() {
 
 #[test]
 fn the_result_of_an_eviction_is_persisted() {
-    for ended in [
-        Ended::Terminated,
-        Ended::Failed(Failure::Expired),
-        Ended::Failed(Failure::Reported("2 processes outlive SIGKILL".into())),
-    ] {
+    for ended in [Ended::Terminated, Ended::Expired, Ended::Failed("2 processes outlive SIGKILL".into())] {
         let mut state = state();
         state.engine.in_flight[0].ended = Some(ended);
         assert_eq!(read_bytes(&write_state(&state)).unwrap().state, state);
     }
+}
+
+#[test]
+fn a_negative_release_is_read_as_none() {
+    let mut value = written();
+    let place = &mut value["state"]["engine"]["inFlight"][0]["expected"][Signal::MemoryAvailable as usize];
+    assert_eq!(place.take(), json!({"release": 7, "basis": "anonymous"}));
+    *place = json!({"release": -7, "basis": "anonymous"});
+    let document = read_value(&value).unwrap();
+    assert_eq!(document.state.engine.in_flight[0].release(Signal::MemoryAvailable).amount, 0);
 }
 
 #[test]
@@ -160,7 +166,7 @@ fn an_unusable_state_file_is_rejected_with_a_reason() {
     assert!(with("/bootId", json!("other")).starts_with("it is of another boot"));
     assert_eq!(with("/cgroupRoot", json!("/other")), "it is of another node, n1 below cgroup /other");
     assert_eq!(with("/node", json!(null)), "it is of another node, without a name below cgroup /");
-    assert_eq!(with("/version", json!(3)), "it is of version 3; this agent knows version 6");
+    assert_eq!(with("/version", json!(3)), "it is of version 3; this agent knows version 7");
     assert_eq!(with("/kind", json!("eviction-agent-else")), "it is something else");
     let later = "1970-01-01T00:16:43.000000001Z";
     for time in [
@@ -169,6 +175,8 @@ fn an_unusable_state_file_is_rejected_with_a_reason() {
         "/state/engine/met/0/firstSeen",
         "/state/engine/inFlight/0/since",
         "/state/engine/counted/0/at",
+        "/state/engine/oomKilled/w",
+        "/state/engine/pdbRefused/x",
         "/state/published/1/hardAt",
     ] {
         assert_eq!(with(time, json!(later)), "it holds times that are still to come", "{time}");
@@ -179,6 +187,9 @@ fn an_unusable_state_file_is_rejected_with_a_reason() {
     assert!(with("/state/engine/met", json!([{}])).starts_with("it is spoiled: "));
     assert!(with("/state/engine/inFlight/0/signal", json!("magic")).contains("unknown label \"magic\""));
     assert!(with("/state/published", json!([])).starts_with("it is spoiled: "));
+    assert!(with("/state/engine/inFlight/0/expected", json!([])).starts_with("it is spoiled: "));
+    let release = json!({"release": 7, "basis": "anonymous", "more": 1});
+    assert!(with("/state/engine/inFlight/0/expected/0", release).contains("unknown field `more`"));
     let mut more = written();
     more["state"]["more"] = json!(1);
     assert!(read_value(&more).unwrap_err().contains("unknown field `more`"));

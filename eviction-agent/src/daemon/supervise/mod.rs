@@ -4,14 +4,14 @@
 mod start;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
 use eviction_core::input::ApiReachability;
 use eviction_core::policy::Policy;
 use eviction_kube::KubeSession;
-use eviction_node::clock::{Clock, mono_ns};
+use eviction_node::clock::Clock;
 use eviction_node::pod_index::PodIndex;
 use rustix::thread::Pid;
 use tokio::signal::unix::Signal;
@@ -24,13 +24,12 @@ use crate::daemon::control_loop::Command;
 use crate::daemon::pod_source::PodSource;
 use crate::daemon::reclaim::{PodsOfNode, pods_of};
 use crate::daemon::service_manager::ServiceManager;
-use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
-use crate::daemon::watchdog::Heartbeat;
+use crate::daemon::startup::{Plan, Ready};
 use crate::daemon::{StopSignals, realtime, startup};
 use crate::error::Failure;
 use crate::telemetry::event_log::{ConfigChange, Event};
 use crate::telemetry::exporter::TelemetryExporter;
-use crate::telemetry::http::Health;
+use crate::telemetry::health::Health;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::queue::TelemetryEvent;
 pub(crate) use start::SOCKET;
@@ -48,13 +47,13 @@ const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 pub fn run(options: Options) -> Result<(), Failure> {
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), env!("EVICTION_AGENT_COMMIT")));
     let runtime = crate::daemon::start_runtime()?;
-    let (plan, reload) = {
+    let (plan, loop_events, reload) = {
         let _within = runtime.enter();
         startup::prepare(&options, &metrics)?
     };
     let result = runtime.block_on(async {
         let mut stop_signals = StopSignals::watch()?;
-        let mut daemon = Daemon::start(options, plan, reload, metrics).await?;
+        let mut daemon = Daemon::start(options, plan, loop_events, reload, metrics).await?;
         // A signal counts also while a command waits for a control loop that has stopped.
         let end = tokio::select! {
             signal = stop_signals.next() => Ok(signal),
@@ -83,9 +82,7 @@ struct Daemon {
     session: Option<KubeSession>,
     reachability: Option<watch::Receiver<ApiReachability>>,
     reload: Reload,
-    /// The policy in force, from the control loop.
-    policy_in_force: watch::Receiver<Arc<Policy>>,
-    state: Arc<State>,
+    health: Arc<Health>,
     control_loop: ControlLoopThread,
     /// Events of the main thread.
     events: mpsc::Sender<TelemetryEvent>,
@@ -109,7 +106,6 @@ impl Daemon {
                 reachability = reachability_change(&mut self.reachability) => {
                     self.update_reachability(reachability).await;
                 }
-                Ok(()) = self.policy_in_force.changed() => self.save_policy(),
                 _ = self.accept.recv() => self.command(Command::Accept).await,
                 _ = self.overrun.recv() => self.drop_real_time_priority(),
                 end = part_ended(&self.control_loop, &self.events, &mut self.session) => return end,
@@ -137,7 +133,7 @@ impl Daemon {
         match change {
             Ok(pods) => {
                 begin_namespaces(&self.metrics, &pods);
-                self.state.pods_known.store(self.pods.are_known(), Ordering::Relaxed);
+                self.health.pods_known.store(self.pods.are_known(), Ordering::Relaxed);
                 if self.node_pods.receiver_count() > 0 {
                     drop(self.node_pods.send_replace(node_pods(&self.pods, &pods)));
                 }
@@ -168,12 +164,6 @@ impl Daemon {
                 self.publish_event(Event::ConfigChange(ConfigChange::invalid(errors)));
             }
         }
-    }
-
-    /// Saves the policy that came into force.
-    fn save_policy(&mut self) {
-        let in_force = self.policy_in_force.borrow_and_update().clone();
-        self.reload.save(&in_force);
     }
 
     async fn update_reachability(&mut self, reachability: ApiReachability) {
@@ -271,32 +261,6 @@ fn node_pods(source: &PodSource, pods: &PodIndex) -> PodsOfNode {
     if source.are_known() { pods_of(pods) } else { Err("they have not been listed yet".to_owned()) }
 }
 
-/// The state that `/healthz` and `/readyz` report.
-struct State {
-    heartbeat: Heartbeat,
-    pods_known: AtomicBool,
-}
-
-impl Health for State {
-    fn healthy(&self) -> Result<(), String> {
-        match self.heartbeat.late_by_ns(mono_ns()) {
-            None => Ok(()),
-            Some(ns) => {
-                let seconds = ns / 1_000_000_000;
-                Err(format!("the control loop has not run for {seconds} s after it was due"))
-            }
-        }
-    }
-
-    fn ready(&self) -> Result<(), String> {
-        self.healthy()?;
-        match self.pods_known.load(Ordering::Relaxed) {
-            true => Ok(()),
-            false => Err("pods are not known".to_owned()),
-        }
-    }
-}
-
 /// The capacity of the queue of commands for the loop.
 const COMMANDS: usize = 4;
 
@@ -312,12 +276,12 @@ impl ControlLoopThread {
     ///
     /// # Errors
     /// Why the loop could not start.
-    async fn start(plan: Plan, pods: PodIndex, outputs: TelemetryOutputs) -> Result<(Self, Ready), Failure> {
+    async fn start(plan: Plan, pods: PodIndex) -> Result<(Self, Ready), Failure> {
         let (commands, receiver) = mpsc::channel(COMMANDS);
         let (ready_sender, ready) = oneshot::channel();
         let thread = std::thread::Builder::new()
             .name("control-loop".to_owned())
-            .spawn(move || startup::run_control_loop(plan, pods, outputs, receiver, ready_sender))
+            .spawn(move || startup::run_control_loop(plan, pods, receiver, ready_sender))
             .map_err(|error| Failure::because("start the control loop", &error))?;
         match ready.await {
             Ok(ready) => Ok((Self { thread, id: ready.thread, commands }, ready)),

@@ -10,7 +10,6 @@ use eviction_kube::{Client, KubeSession};
 use eviction_node::clock::{Clock, mono_ns};
 use eviction_node::notify::timer::Timer;
 use eviction_node::pod_index::PodIndex;
-use eviction_node::proc::watermarks::Watermarks;
 use rustix::thread::Pid;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::{mpsc, watch};
@@ -21,20 +20,22 @@ use crate::daemon::config_reload::Reload;
 use crate::daemon::configuration::{ConfigurationFiles, Options};
 use crate::daemon::pod_source::PodSource;
 use crate::daemon::service_manager::ServiceManager;
-use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
+use crate::daemon::startup::{Plan, Ready};
 use crate::daemon::state::{StateWriter, read_boot_id};
-use crate::daemon::supervise::{ControlLoopThread, State};
-use crate::daemon::watchdog::{self, Heartbeat};
+use crate::daemon::supervise::ControlLoopThread;
+use crate::daemon::watchdog;
 use crate::daemon::{VERSION, cluster, watch_signal};
 use crate::error::Failure;
+use crate::spsc::Receiver;
 use crate::telemetry::event_log::{self, Event};
 use crate::telemetry::exporter::{SignalFiles, TelemetryExporter};
+use crate::telemetry::health::{Health, Heartbeat};
+use crate::telemetry::http;
 use crate::telemetry::http::local::LocalSocket;
-use crate::telemetry::http::{self, Health};
 use crate::telemetry::line_writer::LineWriter;
 use crate::telemetry::live::Live;
 use crate::telemetry::metrics::{Group, Metrics};
-use crate::telemetry::queue::TelemetryQueue;
+use crate::telemetry::queue::TelemetryEvent;
 use crate::telemetry::recording::Header;
 use crate::telemetry::recording::recorder::{self, RecordingQueue, ReportQueue};
 use crate::telemetry::recording::writer::Limits;
@@ -50,6 +51,7 @@ impl Daemon {
     pub(super) async fn start(
         options: Options,
         mut plan: Plan,
+        loop_events: Receiver<TelemetryEvent>,
         reload: Reload,
         metrics: Arc<Metrics>,
     ) -> Result<Self, Failure> {
@@ -70,43 +72,38 @@ impl Daemon {
         let (mut session, pods, index) = open_pods(&options, client.as_ref(), &plan, &metrics).await?;
         let (node_pods, receiver) = watch::channel(node_pods(&pods, &index));
         plan.node_pods = Some(receiver);
-        let (policy_sender, policy_in_force) = watch::channel(Arc::new(plan.policy.clone()));
         let socket = local_socket(&options, &plan)?;
         let live = socket.as_ref().map(|_| Live::new(session.as_ref().map(|it| it.name().to_string())));
         let mut exporter = exporter(&options, &plan, session.as_mut(), &metrics)?;
         exporter.live = live.clone();
         (plan.recorder, exporter.recording) = recording(&plan, &metrics)?.unzip();
-        let (loop_events, loop_receiver) = TelemetryQueue::new(&metrics)?;
         let (events, receiver) = mpsc::channel(OWN_EVENTS);
-        let heartbeat = Heartbeat::new();
-        let outputs = TelemetryOutputs {
-            telemetry: loop_events,
-            metrics: Arc::clone(&metrics),
-            heartbeat: heartbeat.clone(),
-            watermarks: watermarks(&plan),
-            policy_in_force: policy_sender,
-        };
+        let heartbeat = plan.heartbeat.clone();
+        // Kernel kill needs the watermarks of the machine.
+        if plan.load.kernel_kill && plan.root.whole_machine {
+            tokio::spawn(plan.watermarks.clone().refresh(plan.host.proc.clone()));
+        }
         let (action, profile) = (plan.configuration.agent.action(), plan.policy.rules.profile().name());
         let pods_known = index.known().len();
-        let (control_loop, ready) = ControlLoopThread::start(plan, index, outputs).await?;
+        let (control_loop, ready) = ControlLoopThread::start(plan, index).await?;
         let mut started = started(&options, action, profile, ready, pods_known, listen);
         begin_kube_metrics(client.as_ref(), session.as_ref(), &metrics);
         let watched = client.as_ref().zip(session.as_ref());
         started.sources.extend(watched.map(|(client, session)| cluster::backend(client, session.name())));
 
-        let state =
-            Arc::new(State { heartbeat: heartbeat.clone(), pods_known: AtomicBool::new(pods.are_known()) });
+        let pods_known = AtomicBool::new(pods.are_known());
+        let health = Arc::new(Health { heartbeat: heartbeat.clone(), pods_known });
         started.sources.iter().for_each(|source| exporter.backend(source));
         let clock = Clock::start();
         exporter.publish(clock.now().wall, Event::Started(started));
         let mut tasks = JoinSet::new();
         let manager = start_watchdog(&mut tasks, heartbeat, control_loop.id, &metrics, timer);
         let state_writer = state_writer.map(|writer| tokio::spawn(write_state(writer)));
-        let exporter = tokio::spawn(exporter.run(loop_receiver, receiver));
+        let exporter = tokio::spawn(exporter.run(loop_events, receiver));
         if let Some((socket, live)) = socket.zip(live) {
             tasks.spawn(socket.serve(live, Arc::clone(&metrics)));
         }
-        tasks.spawn(http::serve(listener, Arc::clone(&metrics), Arc::clone(&state) as Arc<dyn Health>));
+        tasks.spawn(http::serve(listener, Arc::clone(&metrics), Arc::clone(&health)));
         if let Some(session) = &session {
             tokio::spawn(cluster::send_images(session.node(), control_loop.commands.downgrade()));
         }
@@ -124,8 +121,7 @@ impl Daemon {
             session,
             reachability,
             reload,
-            policy_in_force,
-            state,
+            health,
             control_loop,
             events,
             exporter,
@@ -224,15 +220,6 @@ fn recording(plan: &Plan, metrics: &Arc<Metrics>) -> Result<Option<(RecordingQue
     let run = format!("{boot_id}/{}/{}", std::process::id(), mono_ns());
     let header = Header { agent: VERSION.to_owned(), boot_id, run, segment: 0 };
     recorder::start(limits, header, Clock::start(), agent.action().is_dry(), metrics).map(Some)
-}
-
-/// Returns the watermarks of the machine. They are read periodically if kernel kill needs them.
-fn watermarks(plan: &Plan) -> Watermarks {
-    let watermarks = Watermarks::default();
-    if plan.load.kernel_kill && plan.root.whole_machine {
-        tokio::spawn(watermarks.clone().refresh(plan.host.proc.clone()));
-    }
-    watermarks
 }
 
 /// Creates the metrics of the connection to the API server and of the watches.

@@ -13,7 +13,6 @@ use eviction_core::snapshot::{
     ContainerStatValues, FsStats, MemoryDetail, MemoryStats, NodeStats, PodStatValues, ProcessStats,
     Snapshot, VolumeStatValues,
 };
-use eviction_core::time::Timestamp;
 use eviction_node::fs::{
     ContainerStorage, DiskUsage, PodStorage, StorageRequest, StorageSample, SummaryFileSystems,
 };
@@ -32,12 +31,12 @@ pub struct Summary {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Node {
-    memory: Option<Memory>,
+    memory: Option<MemoryStats>,
     #[serde(deserialize_with = "nullable_list")]
     system_containers: Vec<Container>,
-    fs: Option<Fs>,
+    fs: Option<FsStats>,
     runtime: Option<Runtime>,
-    rlimit: Option<Rlimit>,
+    rlimit: Option<ProcessStats>,
     /// Two fields of the agent in recordings, which the kubelet does not have.
     unmeasured: Parts,
     awaited_bytes: u64,
@@ -46,37 +45,24 @@ struct Node {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Runtime {
-    image_fs: Option<Fs>,
-    container_fs: Option<Fs>,
+    image_fs: Option<FsStats>,
+    container_fs: Option<FsStats>,
 }
 
+/// The memory of a pod.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Memory {
-    time: Option<Timestamp>,
-    available_bytes: Option<u64>,
+struct PodMemory {
     working_set_bytes: Option<u64>,
     rss_bytes: Option<u64>,
 }
 
+/// What a pod or a container uses of a file system.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Fs {
-    time: Option<Timestamp>,
-    available_bytes: Option<u64>,
-    capacity_bytes: Option<u64>,
+struct FsUsage {
     used_bytes: Option<u64>,
-    inodes_free: Option<u64>,
-    inodes: Option<u64>,
     inodes_used: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Rlimit {
-    time: Option<Timestamp>,
-    maxpid: Option<i64>,
-    curproc: Option<i64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -84,9 +70,9 @@ struct Rlimit {
 struct Pod {
     #[serde(deserialize_with = "nullable")]
     pod_ref: PodReference,
-    memory: Option<Memory>,
+    memory: Option<PodMemory>,
     #[serde(rename = "ephemeral-storage")]
-    ephemeral_storage: Option<Fs>,
+    ephemeral_storage: Option<FsUsage>,
     #[serde(rename = "process_stats")]
     process_stats: Option<Processes>,
     /// A field of the agent in recordings, which the kubelet does not have.
@@ -115,9 +101,9 @@ struct Processes {
 struct Container {
     #[serde(deserialize_with = "nullable")]
     name: Box<str>,
-    memory: Option<Memory>,
-    rootfs: Option<Fs>,
-    logs: Option<Fs>,
+    memory: Option<MemoryStats>,
+    rootfs: Option<FsUsage>,
+    logs: Option<FsUsage>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -190,16 +176,12 @@ impl Node {
         let pods = system_containers.iter().find(|container| &*container.name == "pods");
         let runtime = runtime.unwrap_or_default();
         NodeStats {
-            memory: known(*memory, Memory::stats),
-            allocatable_memory: known(pods.and_then(|pods| pods.memory), Memory::stats),
-            node_fs: known(*fs, Fs::stats),
-            image_fs: known(runtime.image_fs, Fs::stats),
-            container_fs: known(runtime.container_fs, Fs::stats),
-            processes: known(*rlimit, |Rlimit { time, maxpid, curproc }| ProcessStats {
-                max: maxpid,
-                running: curproc,
-                time,
-            }),
+            memory: known(*memory),
+            allocatable_memory: known(pods.and_then(|pods| pods.memory)),
+            node_fs: known(*fs),
+            image_fs: known(runtime.image_fs),
+            container_fs: known(runtime.container_fs),
+            processes: known(*rlimit),
             memory_detail: MemoryDetail::default(),
             unmeasured: *unmeasured,
             awaited_bytes: *awaited_bytes,
@@ -207,26 +189,8 @@ impl Node {
     }
 }
 
-fn known<T, U>(values: Option<T>, stats: impl FnOnce(T) -> U) -> Reading<U> {
-    values.map(stats).ok_or(UnknownReason::Absent).into()
-}
-
-impl Memory {
-    fn stats(self) -> MemoryStats {
-        MemoryStats { available: self.available_bytes, working_set: self.working_set_bytes, time: self.time }
-    }
-}
-
-impl Fs {
-    fn stats(self) -> FsStats {
-        FsStats {
-            available: self.available_bytes,
-            capacity: self.capacity_bytes,
-            inodes_free: self.inodes_free,
-            inodes: self.inodes,
-            time: self.time,
-        }
-    }
+fn known<T>(values: Option<T>) -> Reading<T> {
+    values.ok_or(UnknownReason::Absent).into()
 }
 
 /// Counts like the kubelet: a missing inode count is 0 (`pkg/kubelet/eviction/helpers.go: inodeUsage`).
@@ -249,7 +213,7 @@ impl Pod {
     /// Returns the storage on the node's disks. The Summary also has volumes that are elsewhere, like those of
     /// persistent volume claims.
     fn storage(&self, request: &StorageRequest) -> PodStorage {
-        let of = |fs: Option<Fs>| fs.and_then(|fs| disk_usage(fs.used_bytes, fs.inodes_used));
+        let of = |fs: Option<FsUsage>| fs.and_then(|fs| disk_usage(fs.used_bytes, fs.inodes_used));
         let volumes = self
             .volume
             .iter()
@@ -270,7 +234,7 @@ impl Container {
         let rootfs = self.rootfs.unwrap_or_default();
         let logs = self.logs.unwrap_or_default();
         ContainerStatValues {
-            memory_working_set: self.memory.and_then(|memory| memory.working_set_bytes),
+            memory_working_set: self.memory.and_then(|memory| memory.working_set),
             rootfs_used: rootfs.used_bytes,
             rootfs_inodes: rootfs.inodes_used,
             logs_used: logs.used_bytes,

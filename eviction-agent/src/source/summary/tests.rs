@@ -117,7 +117,7 @@ fn pod_storage_returns_the_storage_of_requested_pods() {
         let pod = eviction_kube::pods::pod_of(&object).unwrap();
         KnownPod::new(pod, &policy(Vec::new()))
     };
-    let request = |uid: &str, hash: Option<&str>| StorageRequest::new(&known(uid, hash), Vec::new(), None);
+    let request = |uid: &str, hash: Option<&str>| StorageRequest::new(&known(uid, hash), Vec::new(), 0);
     let summary = Summary::parse(FULL.as_bytes()).unwrap();
     let StorageSample { pods, unmeasured, .. } =
         summary.pod_storage(&[request("static", Some("u")), request("o", None), request("new", None)]);
@@ -155,7 +155,7 @@ fn only_volumes_on_the_disks_of_the_node_count_as_pod_storage() {
             {"name": "kube-api-access", "usedBytes": 16}
         ]
     }]}"#;
-    let request = StorageRequest::new(&known, Vec::new(), None);
+    let request = StorageRequest::new(&known, Vec::new(), 0);
     let sample = Summary::parse(text.as_bytes()).unwrap().pod_storage(&[request]);
     assert_eq!(sample.pods["p"].ephemeral_storage(), Some(1 + 2 + 4));
     let volumes: Vec<_> =
