@@ -237,8 +237,8 @@ fn half_damaged_recording() -> tempfile::TempDir {
     let mut bytes: Vec<u8> = digits.chunks(2).map(byte).collect();
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("00000000-whole.rec"), &bytes).unwrap();
-    let place = bytes.len() - 40;
-    bytes[place] ^= 4;
+    let damaged = bytes.len() - 40;
+    bytes[damaged] ^= 4;
     std::fs::write(folder.path().join("00000001-damaged.rec"), bytes).unwrap();
     folder
 }

@@ -47,6 +47,7 @@ pub(super) enum RecordVerb {
 
 /// Runs the agent without actions, and records.
 pub(super) fn record(mut args: RecordArgs) -> Result<ExitCode, VerbError> {
+    // Without the verb `snapshot`, clap requires the directory.
     args.run.configuration.record_only(args.directory.unwrap_or_default())?;
     run::run(args.run)
 }

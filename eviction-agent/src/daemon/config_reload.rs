@@ -1,5 +1,4 @@
-//! Reloads the configuration at SIGHUP, when its file changes, and periodically from the kubelet. Saves it once
-//! it is in force.
+//! Reloads the configuration at SIGHUP, when its file changes, and periodically from the kubelet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,9 +76,9 @@ pub(crate) struct Reload {
 }
 
 impl Reload {
-    /// Returns the policy in force and the `Reload` that finds the changes of the configuration. If the files
-    /// changed since the previous agent ended, they are the first change; only the settings that take effect at a
-    /// start are those of the files. Needs a tokio runtime.
+    /// Returns the channel with the policy in force ([`ConfigWriter::start`]), and the `Reload` that finds the changes
+    /// of the configuration. If the files changed since the previous agent ended, they are the first change; only the
+    /// settings that take effect at a start are those of the files. Needs a tokio runtime.
     ///
     /// # Errors
     /// Everything that is wrong with the configuration, or if SIGHUP cannot be watched.

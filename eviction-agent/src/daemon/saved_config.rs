@@ -62,17 +62,18 @@ pub(super) struct ConfigWriter {
 impl ConfigWriter {
     /// Returns the writer, and the channel to which each policy that comes into force is sent. It begins with the policy
     /// of the previous agent if the files differ from it now, else with that of the files. Without a saved configuration
-    /// there is nothing to compare the files with. With `accept` the files count at once. Needs a tokio runtime.
+    /// there is nothing to compare the files with. With `apply_config_now` the files count at once. Needs a tokio
+    /// runtime.
     pub(super) fn start(
         state_dir: Option<PathBuf>,
         configured: &Configuration,
-        accept: bool,
+        apply_config_now: bool,
     ) -> (Self, watch::Sender<Arc<Policy>>) {
         let saved = state_dir.as_deref().map_or(Ok(None), SavedConfig::read).unwrap_or_else(|cause| {
             tracing::warn!(cause, "the saved configuration cannot be used; the files count at once");
             None
         });
-        let previous = saved.as_ref().map(|saved| &saved.policy).filter(|_| !accept);
+        let previous = saved.as_ref().map(|saved| &saved.policy).filter(|_| !apply_config_now);
         let policy = Arc::new(previous.unwrap_or(&configured.policy).clone());
         if *policy != configured.policy {
             tracing::warn!(
@@ -113,6 +114,7 @@ async fn write_changes(
         if saved.as_ref() != Some(&config) {
             saved = Some(config.clone());
             let dir = state_dir.clone();
+            // `save` logs its failures.
             drop(tokio::task::spawn_blocking(move || config.save(&dir)).await);
         }
         tokio::select! {

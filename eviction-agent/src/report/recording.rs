@@ -275,6 +275,7 @@ impl Builder {
     /// Adds an event with the text of its event line.
     fn log(&mut self, at: Timestamp, event: LogEvent) {
         let line = serde_json::to_value(Line::new(at, None, event));
+        // Each event line has the fields of an event of the report.
         if let Ok(event) = line.and_then(serde_json::from_value) {
             self.add_event(event);
         }

@@ -29,7 +29,7 @@ pub use line::{Line, Severity};
 pub use node_reclaim::NodeReclaim;
 pub(crate) use node_reclaim::RESULTS as RECLAIM_RESULTS;
 pub(crate) use status::ReportedStatus;
-pub use status::ThresholdState;
+pub use status::ThresholdStatus;
 
 /// The maximum number of printed items of a list. Further items are only counted.
 pub(crate) const LISTED: usize = eviction_core::oom::LISTED;
@@ -197,7 +197,7 @@ impl Pods {
 pub struct Threshold {
     pub signal: &'static str,
     pub threshold: &'static str,
-    pub state: ThresholdState,
+    pub state: ThresholdStatus,
     pub value: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available: Option<i64>,
@@ -211,7 +211,7 @@ impl Threshold {
     pub(crate) fn of(
         threshold: &ThresholdRecord,
         evaluation: &EvaluationRecord,
-        state: ThresholdState,
+        state: ThresholdStatus,
         detected_by: &'static str,
     ) -> Self {
         let reading = evaluation.signal(threshold.signal).filter(|reading| reading.available.is_some());

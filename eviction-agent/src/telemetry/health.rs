@@ -38,8 +38,8 @@ impl Heartbeat {
 
     /// Returns how late the loop is, if that is more than the allowance.
     pub(crate) fn late_by_ns(&self, now_ns: u64) -> Option<u64> {
-        let missing = now_ns.saturating_sub(self.0.load(Ordering::Relaxed));
-        (missing > ALLOWANCE_NS).then_some(missing)
+        let late_ns = now_ns.saturating_sub(self.0.load(Ordering::Relaxed));
+        (late_ns > ALLOWANCE_NS).then_some(late_ns)
     }
 }
 
@@ -87,15 +87,15 @@ mod tests {
     #[test]
     fn a_loop_is_late_only_after_the_allowance() {
         let heartbeat = Heartbeat::new();
-        let missing = |now| heartbeat.late_by_ns(now);
+        let late_by = |now| heartbeat.late_by_ns(now);
         heartbeat.end_iteration(110 * SECOND_NS);
-        assert_eq!(missing(0), None, "a clock that runs backwards");
-        assert_eq!(missing(112 * SECOND_NS), None);
-        assert_eq!(missing(113 * SECOND_NS), Some(3 * SECOND_NS));
+        assert_eq!(late_by(0), None, "a clock that runs backwards");
+        assert_eq!(late_by(112 * SECOND_NS), None);
+        assert_eq!(late_by(113 * SECOND_NS), Some(3 * SECOND_NS));
         heartbeat.begin_iteration(113 * SECOND_NS);
-        assert_eq!(missing(117 * SECOND_NS), None, "a long iteration");
-        assert_eq!(missing(118 * SECOND_NS), Some(3 * SECOND_NS));
+        assert_eq!(late_by(117 * SECOND_NS), None, "a long iteration");
+        assert_eq!(late_by(118 * SECOND_NS), Some(3 * SECOND_NS));
         heartbeat.end_iteration(u64::MAX);
-        assert_eq!(missing(u64::MAX), None);
+        assert_eq!(late_by(u64::MAX), None);
     }
 }

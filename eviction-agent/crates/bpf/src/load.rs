@@ -228,7 +228,8 @@ struct Opened {
 fn open(facts: &KernelFacts, options: &LoadOptions) -> Result<Opened, EbpfError> {
     let LoadOptions { ring_bytes, cgroups, levels, debug_log, disks, .. } = options;
     raise_memlock();
-    let ring_bytes = (*ring_bytes).max(rustix::param::page_size() as u32);
+    let page_bytes = rustix::param::page_size() as u32;
+    let ring_bytes = (*ring_bytes).max(page_bytes);
     let present = read_cgroups();
     let levels = levels.unwrap_or_else(|| max_thresholds(present)).max(1);
     let cgroups = cgroups.unwrap_or_else(|| map_entries(present)).max(1);
@@ -252,7 +253,7 @@ fn open(facts: &KernelFacts, options: &LoadOptions) -> Result<Opened, EbpfError>
         .map_max_entries("DISK_USAGE", if disks.is_empty() { 1 } else { cgroups.saturating_mul(2) })
         .map_max_entries("ALARMS_SENT", levels);
     if !debug_log {
-        loader.map_max_entries("AYA_LOGS", rustix::param::page_size() as u32);
+        loader.map_max_entries("AYA_LOGS", page_bytes);
     }
     let mut ebpf = with_object(|object| loader.load(object))?;
     let charge_caches = facts.btf.as_ref().map_or(1, |btf| btf.charge_caches);

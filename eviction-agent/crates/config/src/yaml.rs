@@ -64,39 +64,38 @@ pub(super) fn parse_strict(text: &str) -> Result<Value, String> {
 }
 
 fn parse_with(text: &str, is_strict: bool) -> Result<Value, String> {
-    let yaml = || {
-        let bytes_left = Cell::new(MAX_BYTES);
-        ValueReader { bytes_left: &bytes_left, is_strict }.deserialize(deserializer(text)?).map_err(not_yaml)
-    };
+    let yaml = || ValueReader::new(is_strict).deserialize(deserializer(text)?).map_err(not_yaml);
     if !text.trim_start().starts_with('{') {
         return yaml();
     }
-    let bytes_left = Cell::new(MAX_BYTES);
     let mut json = serde_json::Deserializer::from_str(text);
-    let value = ValueReader { bytes_left: &bytes_left, is_strict }.deserialize(&mut json);
+    let value = ValueReader::new(is_strict).deserialize(&mut json);
     let value = value.and_then(|value| json.end().map(|()| value));
     // A YAML flow mapping starts like JSON.
     value.or_else(|error| yaml().map_err(|_| format!("not JSON: {error}")))
 }
 
-/// Reads a value of a document.
-#[derive(Clone, Copy)]
-struct ValueReader<'a> {
+/// Reads the values of one document.
+struct ValueReader {
     /// The size that the rest of the document may have.
-    bytes_left: &'a Cell<usize>,
+    bytes_left: Cell<usize>,
     /// Whether a repeated key and a number such as `.nan` are errors.
     is_strict: bool,
 }
 
-impl ValueReader<'_> {
-    fn count<E: Error>(self, bytes: usize) -> Result<(), E> {
+impl ValueReader {
+    fn new(is_strict: bool) -> Self {
+        Self { bytes_left: Cell::new(MAX_BYTES), is_strict }
+    }
+
+    fn count<E: Error>(&self, bytes: usize) -> Result<(), E> {
         let left = self.bytes_left.get().checked_sub(bytes);
         self.bytes_left.set(left.ok_or_else(|| E::custom("the document is too large"))?);
         Ok(())
     }
 }
 
-impl<'de> DeserializeSeed<'de> for ValueReader<'_> {
+impl<'de> DeserializeSeed<'de> for &ValueReader {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -105,7 +104,7 @@ impl<'de> DeserializeSeed<'de> for ValueReader<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for ValueReader<'_> {
+impl<'de> Visitor<'de> for &ValueReader {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,7 +14,7 @@ use crate::policy::Threshold;
 use crate::rank::Measure;
 use crate::signal::{Resource, Signal};
 use crate::snapshot::PodStats;
-use crate::units::Nanos;
+use crate::units::{Nanos, nearest_i64};
 
 /// The eviction of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,7 +253,7 @@ impl ExpectedRelease {
             }
             Resource::EphemeralStorage | Resource::Inodes => {
                 let usage = Measure::of(signal, layout).known_usage(known, Some(stats))?;
-                Some(Self { amount: clamped(usage), basis: Basis::Usage })
+                Some(Self { amount: nearest_i64(usage).max(0), basis: Basis::Usage })
             }
         });
         measured.unwrap_or_else(|| requested(signal, known))
@@ -309,10 +309,6 @@ fn requested(signal: Signal, known: &KnownPod) -> ExpectedRelease {
 /// Converts a value. A value above `i64::MAX` counts as absent.
 fn amount(value: u64) -> Option<i64> {
     i64::try_from(value).ok()
-}
-
-fn clamped(number: i128) -> i64 {
-    i64::try_from(number.max(0)).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ pub fn without_runtime(container_id: &str) -> Option<&str> {
     container_id.split_once("://").map(|(_, id)| id)
 }
 
-/// Deserializes the id of a text in the form `containerd://ID`.
+/// Deserializes the id of a text in the form `containerd://ID`. A text in another form has none: the id is empty.
 fn id_without_runtime<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<str>, D::Error> {
     let id: Box<str> = nullable(deserializer)?;
     Ok(without_runtime(&id).unwrap_or_default().into())

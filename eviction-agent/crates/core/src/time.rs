@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
-use super::units::GoDuration;
+use super::units::{GoDuration, nearest_i64};
 
 /// A point in time, UTC, to the nanosecond.
 pub type Timestamp = jiff::Timestamp;
@@ -19,9 +19,7 @@ pub fn is_unset(time: Option<Timestamp>) -> bool {
 
 /// Returns `now − then`, negative if the clock was set back: Go's `Time.Sub`, which is limited to ±292 years.
 pub fn since(now: Timestamp, then: Timestamp) -> GoDuration {
-    let nanos = now.as_nanosecond() - then.as_nanosecond();
-    let nearest = if nanos < 0 { i64::MIN } else { i64::MAX };
-    GoDuration::from_nanos(i64::try_from(nanos).unwrap_or(nearest))
+    GoDuration::from_nanos(nearest_i64(now.as_nanosecond() - then.as_nanosecond()))
 }
 
 /// Returns `time + by`. If that is out of range, the time stays as it is.

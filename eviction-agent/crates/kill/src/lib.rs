@@ -6,6 +6,7 @@
 //! node's root cgroup and signals no process outside the pod's cgroup. Temporary stops (of forks, of running
 //! processes) are undone, also after the agent was killed.
 
+mod cgroup_files;
 mod cgroup_procs;
 mod cgroup_scope;
 mod growth;

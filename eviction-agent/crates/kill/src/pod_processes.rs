@@ -10,7 +10,8 @@ use procfs::process::{Process, StatFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::cgroup_procs::{CgroupProcesses, file_contains, has_event, read_short_file, write_file};
+use super::cgroup_files::{file_contains, has_event, read_short_file, write_file};
+use super::cgroup_procs::CgroupProcesses;
 use super::cgroup_scope::PinnedCgroup;
 use super::scoped_write::{ScopedWrite, ScopedWriteError, UndoLog};
 use super::thread::now_ns;

@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{Errno, pread, pwrite};
 use thiserror::Error;
 
-use super::cgroup_procs::has_event;
+use super::cgroup_files::has_event;
 use undo_log::UndoEntry;
 pub(super) use undo_log::UndoLog;
 

@@ -224,3 +224,98 @@ impl ControlLoop {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use eviction_core::policy::preferences::Profile;
+    use eviction_kill::KillTarget;
+    use tokio::sync::mpsc;
+
+    use super::super::tests::{DECISION, fixture, started_eviction};
+    use super::*;
+    use crate::telemetry::queue::TelemetryEvent;
+
+    #[tokio::test]
+    async fn a_pdb_refusal_does_not_end_an_eviction_that_is_being_killed() {
+        let Some(mut fixture) = fixture(Profile::Kubelet) else {
+            ::tests::skip!("no cgroups can be made here")
+        };
+        let control_loop = &mut fixture.control_loop;
+        let known = Arc::clone(&control_loop.pod_index.known()[0]);
+        for killing in [true, false] {
+            let api = Some(ApiPhase::Requested);
+            let it = InFlightEviction { api, killing, ..started_eviction(control_loop, &known) };
+            let update = |progress| KillUpdate { decision: DECISION, at_ns: mono_ns(), progress };
+            control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
+            let answered = ApiResult::PdbDenied { why: "not now".into() };
+            let answered =
+                KillProgress::Answered { operation: ApiOperation::Eviction, answered, is_dry: false };
+            assert_eq!(
+                control_loop.handle_result(update(answered)),
+                !killing,
+                "whether another one may be looked for"
+            );
+            assert_eq!(control_loop.engine.is_waiting(control_loop.clock.now().wall), killing);
+            assert_eq!(control_loop.executing().count(), usize::from(killing));
+            if killing {
+                let gone = KillProgress::Terminated { killed: 1, unreaped: None };
+                assert!(control_loop.handle_result(update(gone)), "and now it may");
+                assert_eq!(control_loop.executing().count(), 0);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_kill_counts_although_a_budget_refuses_the_eviction_after_its_end() {
+        let Some(mut fixture) = fixture(Profile::Kubelet) else {
+            ::tests::skip!("no cgroups can be made here")
+        };
+        let control_loop = &mut fixture.control_loop;
+        let known = Arc::clone(&control_loop.pod_index.known()[0]);
+        let (decision, api) = (Some(DECISION), Some(ApiPhase::Requested));
+        let it = InFlightEviction { decision, api, ..started_eviction(control_loop, &known) };
+        let target = control_loop.target(&it, mono_ns(), Duration::ZERO).unwrap();
+        control_loop.rate_limit.record_begin(&target, mono_ns());
+        control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
+        let (operation, answered) = (ApiOperation::Eviction, ApiResult::PdbDenied { why: "not now".into() });
+        for progress in [
+            KillProgress::Terminated { killed: 1, unreaped: None },
+            KillProgress::Answered { operation, answered, is_dry: false },
+        ] {
+            control_loop.handle_result(KillUpdate { decision: DECISION, at_ns: mono_ns(), progress });
+        }
+        assert_eq!(control_loop.executing().count(), 0);
+        let again = KillTarget { decision: DECISION + 1, ..target };
+        let admitted = control_loop.rate_limit.admit(&again, false, control_loop.executing(), mono_ns());
+        assert!(matches!(admitted, Err(KillRejection::CoolDown { .. })), "{admitted:?}");
+    }
+
+    #[tokio::test]
+    async fn a_stop_publishes_the_evictions_that_the_killer_abandons() {
+        let Some(mut fixture) = fixture(Profile::Kubelet) else {
+            ::tests::skip!("no cgroups can be made here")
+        };
+        let control_loop = &mut fixture.control_loop;
+        let it = started_eviction(control_loop, &control_loop.pod_index.known()[0]);
+        control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
+        let (results, receiver) = mpsc::channel(2);
+        control_loop.eviction_results = receiver;
+        for progress in [KillProgress::Terminated { killed: 1, unreaped: None }, KillProgress::Abandoned] {
+            results.try_send(KillUpdate { decision: DECISION, at_ns: mono_ns(), progress }).unwrap();
+        }
+        fixture.drain_telemetry();
+        // Without a sender of commands the loop ends as at a stop.
+        let mut commands = mpsc::channel(1).1;
+        assert!(fixture.control_loop.next(&mut commands).await.unwrap().is_none());
+        let mut published = Vec::new();
+        while let Ok(event) = fixture.telemetry.try_recv() {
+            if let TelemetryEvent::Progress(update) = event {
+                published.push(update.step);
+            }
+        }
+        let abandoned = Ok::<_, KillRejection>(KillProgress::Abandoned);
+        assert_eq!(published, [abandoned], "the next agent finds the others");
+    }
+}

@@ -232,16 +232,22 @@ mod tests {
         fixture::engine(policy, &pods).kill_order(at, &sample, Signal::MemoryAvailable, 500).unwrap()
     }
 
-    #[test]
-    fn the_choice_of_the_last_order_is_kept_however_often_others_are_chosen_without_one() {
+    /// Returns kill orders after two were armed: number 41 for the victim with that id, then 42 in the same way.
+    fn armed_twice() -> KillOrders {
         let mut orders = KillOrders::new(KernelKillCause::Memory);
         let (order, at) = (order(), Instant::default());
         for number in [41, 42] {
             orders.choose(order.clone(), number, at, 1);
             orders.record_armed(Ok(number), at, None).unwrap();
         }
+        orders
+    }
+
+    #[test]
+    fn the_choice_of_the_last_order_is_kept_however_often_others_are_chosen_without_one() {
+        let mut orders = armed_twice();
         for _ in 0..3 {
-            orders.choose(order.clone(), 7, at, 1);
+            orders.choose(order(), 7, Instant::default(), 1);
         }
         orders.drop_choice();
         let mut victim_of = |number| orders.take_choice(number).map(|choice| choice.victim_id);
@@ -251,12 +257,7 @@ mod tests {
 
     #[test]
     fn an_event_that_is_later_than_the_next_order_finds_its_choice() {
-        let mut orders = KillOrders::new(KernelKillCause::Memory);
-        let (order, at) = (order(), Instant::default());
-        for number in [41, 42] {
-            orders.choose(order.clone(), number, at, 1);
-            orders.record_armed(Ok(number), at, None).unwrap();
-        }
+        let mut orders = armed_twice();
         let mut victim_of = |number| orders.take_choice(number).map(|choice| choice.victim_id);
         assert_eq!([41, 42].map(&mut victim_of), [Some(41), Some(42)]);
     }

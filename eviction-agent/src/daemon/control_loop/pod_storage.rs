@@ -215,8 +215,9 @@ impl ControlLoop {
     pub(super) fn read_storage_at_crossing(&mut self) {
         let (now_ns, disks) = (mono_ns(), &self.node_sampler.disks);
         let has_counts = self.storage.counts_at_reading(now_ns).is_some();
-        let needs_reading_for_inodes = || !has_counts && disks.is_met_now(Resource::Inodes);
-        if disks.is_met_now(Resource::EphemeralStorage) || needs_reading_for_inodes() {
+        // With counts, the last reading is enough to rank pods by inodes.
+        let needs_reading = |resource| !(has_counts && resource == Resource::Inodes);
+        if disks.is_met_now(needs_reading) {
             self.read_storage(now_ns);
         }
     }

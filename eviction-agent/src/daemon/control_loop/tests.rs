@@ -11,12 +11,10 @@ use ::tests::node::{MIB, Node, PodSpec};
 use eviction_bpf::KernelThreshold;
 use eviction_core::decision::Action;
 use eviction_core::eviction::EvaluationEnd;
-use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction};
+use eviction_core::in_flight::{ExecutorUpdate, InFlightEviction};
 use eviction_core::pods::KnownPod;
 use eviction_core::policy::preferences::Profile;
-use eviction_core::progress::{ApiOperation, ApiResult, KillProgress, KillRejection, KillUpdate};
 use eviction_core::signal::Signal;
-use eviction_kill::KillTarget;
 use eviction_node::clock::mono_ns;
 use eviction_node::fs::FsPaths;
 use eviction_node::pod_index::PodIndex;
@@ -128,7 +126,7 @@ impl Fixture {
     }
 
     /// Empties the telemetry queue, as the telemetry thread does.
-    fn drain_telemetry(&mut self) {
+    pub(super) fn drain_telemetry(&mut self) {
         while let Ok(event) = self.telemetry.try_recv() {
             drop(event);
         }
@@ -191,10 +189,10 @@ impl Fixture {
 }
 
 /// The number of a decision that these tests do not use otherwise.
-const DECISION: u64 = 99;
+pub(super) const DECISION: u64 = 99;
 
 /// Returns an eviction that the killer carries out.
-fn started_eviction(control_loop: &ControlLoop, known: &KnownPod) -> InFlightEviction {
+pub(super) fn started_eviction(control_loop: &ControlLoop, known: &KnownPod) -> InFlightEviction {
     let (pod, signal) = (Arc::clone(&known.name), Signal::MemoryAvailable.name());
     let begun = InFlightEviction::new(pod, signal, true, control_loop.clock.now().wall, 60);
     InFlightEviction { killing: true, ..begun }
@@ -313,7 +311,7 @@ async fn a_victim_keeps_its_cgroups_when_other_pods_come_or_go() {
 #[tokio::test]
 async fn a_full_sample_publishes_the_usage_of_pods() {
     let Some(mut fixture) = fixture(Profile::Kubelet) else { ::tests::skip!("no cgroups can be made here") };
-    while fixture.telemetry.try_recv().is_ok() {}
+    fixture.drain_telemetry();
     let mut published = Vec::new();
     for _ in 0..2 {
         fixture.control_loop.state.last_full_ns = 0;
@@ -325,56 +323,6 @@ async fn a_full_sample_publishes_the_usage_of_pods() {
         }
     }
     assert_eq!(published, [3, 3], "each full sample");
-}
-
-#[tokio::test]
-async fn a_pdb_refusal_does_not_end_an_eviction_that_is_being_killed() {
-    let Some(mut fixture) = fixture(Profile::Kubelet) else { ::tests::skip!("no cgroups can be made here") };
-    let control_loop = &mut fixture.control_loop;
-    let known = Arc::clone(&control_loop.pod_index.known()[0]);
-    for killing in [true, false] {
-        let api = Some(ApiPhase::Requested);
-        let it = InFlightEviction { api, killing, ..started_eviction(control_loop, &known) };
-        let update = |progress| KillUpdate { decision: DECISION, at_ns: mono_ns(), progress };
-        control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
-        let answered = ApiResult::PdbDenied { why: "not now".into() };
-        let answered = KillProgress::Answered { operation: ApiOperation::Eviction, answered, is_dry: false };
-        assert_eq!(
-            control_loop.handle_result(update(answered)),
-            !killing,
-            "whether another one may be looked for"
-        );
-        assert_eq!(control_loop.engine.is_waiting(control_loop.clock.now().wall), killing);
-        assert_eq!(control_loop.executing().count(), usize::from(killing));
-        if killing {
-            let gone = KillProgress::Terminated { killed: 1, unreaped: None };
-            assert!(control_loop.handle_result(update(gone)), "and now it may");
-            assert_eq!(control_loop.executing().count(), 0);
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_kill_counts_although_a_budget_refuses_the_eviction_after_its_end() {
-    let Some(mut fixture) = fixture(Profile::Kubelet) else { ::tests::skip!("no cgroups can be made here") };
-    let control_loop = &mut fixture.control_loop;
-    let known = Arc::clone(&control_loop.pod_index.known()[0]);
-    let (decision, api) = (Some(DECISION), Some(ApiPhase::Requested));
-    let it = InFlightEviction { decision, api, ..started_eviction(control_loop, &known) };
-    let target = control_loop.target(&it, mono_ns(), Duration::ZERO).unwrap();
-    control_loop.rate_limit.record_begin(&target, mono_ns());
-    control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
-    let (operation, answered) = (ApiOperation::Eviction, ApiResult::PdbDenied { why: "not now".into() });
-    for progress in [
-        KillProgress::Terminated { killed: 1, unreaped: None },
-        KillProgress::Answered { operation, answered, is_dry: false },
-    ] {
-        control_loop.handle_result(KillUpdate { decision: DECISION, at_ns: mono_ns(), progress });
-    }
-    assert_eq!(control_loop.executing().count(), 0);
-    let again = KillTarget { decision: DECISION + 1, ..target };
-    let admitted = control_loop.rate_limit.admit(&again, false, control_loop.executing(), mono_ns());
-    assert!(matches!(admitted, Err(KillRejection::CoolDown { .. })), "{admitted:?}");
 }
 
 #[tokio::test]
@@ -390,29 +338,4 @@ async fn thresholds_and_counts_of_replaced_programs_are_forgotten() {
     control_loop.sync(Trigger::Timer, None);
     let older_pods = control_loop.storage.older_pods.as_ref().unwrap();
     assert_eq!(older_pods.len(), fixture.node.pods.len(), "by the full sample");
-}
-
-#[tokio::test]
-async fn a_stop_publishes_the_evictions_that_the_killer_abandons() {
-    let Some(mut fixture) = fixture(Profile::Kubelet) else { ::tests::skip!("no cgroups can be made here") };
-    let control_loop = &mut fixture.control_loop;
-    let it = started_eviction(control_loop, &control_loop.pod_index.known()[0]);
-    control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
-    let (results, receiver) = mpsc::channel(2);
-    control_loop.eviction_results = receiver;
-    for progress in [KillProgress::Terminated { killed: 1, unreaped: None }, KillProgress::Abandoned] {
-        results.try_send(KillUpdate { decision: DECISION, at_ns: mono_ns(), progress }).unwrap();
-    }
-    while fixture.telemetry.try_recv().is_ok() {}
-    // Without a sender of commands the loop ends as at a stop.
-    let mut commands = mpsc::channel(1).1;
-    assert!(fixture.control_loop.next(&mut commands).await.unwrap().is_none());
-    let mut published = Vec::new();
-    while let Ok(event) = fixture.telemetry.try_recv() {
-        if let TelemetryEvent::Progress(update) = event {
-            published.push(update.step);
-        }
-    }
-    let abandoned = Ok::<_, KillRejection>(KillProgress::Abandoned);
-    assert_eq!(published, [abandoned], "the next agent finds the others");
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{Event, ThresholdState};
+use super::{Event, ThresholdStatus};
 use eviction_core::oom::TerminationCause;
 
 /// The version of the JSON format. It is increased when a field is renamed or removed, or changes
@@ -73,7 +73,7 @@ impl Event {
         match self {
             Self::Started(_) | Self::Stopped { .. } => Info,
             Self::Pods(pods) => or_info(pods.error.is_some() || !pods.undecodable.is_empty(), Warning),
-            Self::Threshold(threshold) => or_info(threshold.state != ThresholdState::Cleared, Warning),
+            Self::Threshold(threshold) => or_info(threshold.state != ThresholdStatus::Cleared, Warning),
             Self::Condition { status, .. } => or_info(*status != "False", Warning),
             Self::EvictionProgress(progress) if FAILED.contains(&progress.result) => Error,
             Self::EvictionProgress(progress) => or_info(!PASSED.contains(&progress.result), Warning),

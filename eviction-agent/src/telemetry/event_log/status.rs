@@ -15,8 +15,8 @@ use super::{ConfigChange, Event, PodRef, Threshold, bounded};
 /// What the events so far have reported.
 #[derive(Debug, Default)]
 pub(crate) struct ReportedStatus {
-    /// The state of each threshold, by its signal and whether it is hard.
-    thresholds: BTreeMap<(Signal, bool), ThresholdState>,
+    /// The status of each threshold, by its signal and whether it is hard.
+    thresholds: BTreeMap<(Signal, bool), ThresholdStatus>,
     conditions: BTreeMap<NodeCondition, &'static str>,
     unavailable: Vec<Signal>,
     /// The signals whose last reading was rejected.
@@ -101,10 +101,10 @@ fn config_change(proposal: &ProposalState, shown: impl Fn(Timestamp) -> Timestam
 }
 
 eviction_core::named_enum! {
-    /// The last reported state of a threshold.
+    /// The last reported status of a threshold.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
     #[serde(rename_all = "snake_case")]
-    pub enum ThresholdState {
+    pub enum ThresholdStatus {
         /// The threshold is not met.
         #[default]
         Cleared = "cleared",
@@ -115,8 +115,8 @@ eviction_core::named_enum! {
     }
 }
 
-impl ThresholdState {
-    /// Returns the next state. A threshold that is no longer met is cleared only if its signal is known.
+impl ThresholdStatus {
+    /// Returns the next status. A threshold that is no longer met is cleared only if its signal is known.
     fn next(self, is_met: bool, is_known: bool) -> Self {
         match (self, is_met, is_known) {
             (_, true, _) => Self::Met,
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_threshold_whose_signal_becomes_unknown_is_not_cleared() {
-        use ThresholdState::{Cleared, Met, Unknown};
+        use ThresholdStatus::{Cleared, Met, Unknown};
         assert_eq!(Met.next(false, false), Unknown);
         assert_eq!(Unknown.next(false, false), Unknown);
         assert_eq!(Unknown.next(false, true), Cleared);

@@ -6,7 +6,7 @@ use eviction_core::signal::{NodeCondition, Signal};
 use eviction_core::units::Quantity;
 
 use super::TelemetryExporter;
-use crate::telemetry::event_log::{self, Event, PodRef, ThresholdState};
+use crate::telemetry::event_log::{self, Event, PodRef, ThresholdStatus};
 use crate::telemetry::queue::DecisionEvent;
 use eviction_node::clock::Instant;
 
@@ -28,7 +28,7 @@ impl TelemetryExporter {
         let clock = self.clock;
         for change in self.status.update(&record, event.detected_by, |at| clock.shown(at)) {
             match &change {
-                Event::Threshold(line) => self.threshold_event(line, &record, *sampled),
+                Event::Threshold(line) => self.threshold_event(line, *sampled),
                 Event::ReadingRejected { signal, reason, .. } => {
                     self.metrics.implausible_readings.with([*signal, *reason]).inc();
                 }
@@ -76,14 +76,12 @@ impl TelemetryExporter {
     }
 
     /// Records a Kubernetes Event for a threshold that is met or cleared.
-    fn threshold_event(&self, line: &event_log::Threshold, record: &DecisionRecord, sampled: Instant) {
-        let is_known = line.state != ThresholdState::Unknown;
-        let Some(events) = self.events.as_ref().filter(|_| is_known) else { return };
-        let is_it = |it: &&ThresholdRecord| it.signal.name() == line.signal && it.kind() == line.threshold;
-        let threshold = record.evaluation().and_then(|it| it.thresholds.iter().find(is_it));
-        if let Some(threshold) = threshold {
-            let at = self.clock.shown(sampled.wall);
-            events.threshold(threshold, line.state == ThresholdState::Met, &line.to_string(), at);
+    fn threshold_event(&self, line: &event_log::Threshold, sampled: Instant) {
+        let is_known = line.state != ThresholdStatus::Unknown;
+        if let Some(events) = self.events.as_ref().filter(|_| is_known) {
+            let threshold = format!("{}/{}", line.signal, line.threshold);
+            let is_met = line.state == ThresholdStatus::Met;
+            events.threshold(threshold, is_met, &line.to_string(), self.clock.shown(sampled.wall));
         }
     }
 

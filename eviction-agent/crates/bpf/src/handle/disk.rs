@@ -100,6 +100,7 @@ impl BpfHandle {
         let limits = [limit(since.bytes(), bytes), limit(since.inodes, inodes)];
         if let Some((_, generation)) = disks.slots[slot as usize] {
             let MapEntry(present) = disks.thresholds.get(&slot, 0).map_err(io::Error::other)?;
+            // A token is missing if the threshold was crossed. One that cannot be read counts as missing as well.
             let has_token = |token| self.fire_tokens.get(&token, 0).is_ok();
             let is_armed =
                 present.generation == generation && tokens(key, generation).into_iter().all(has_token);

@@ -6,7 +6,7 @@
 use crate::pod::{Container, Pod, ResourceList, Resources, Volume};
 use crate::policy::Gates;
 use crate::signal::Resource;
-use crate::units::{Format, Nanos, Quantity};
+use crate::units::{Format, Quantity};
 
 /// Returns the request that a pod's usage is compared with, zero if there is none.
 ///
@@ -217,5 +217,5 @@ fn containers(pod: &Pod) -> Vec<NamedLimit> {
 }
 
 fn bytes(limit: &Quantity) -> i128 {
-    limit.nanos().get().div_euclid(Nanos::from_units(1).get())
+    limit.nanos().units_rounded_down()
 }

@@ -14,7 +14,7 @@ use crate::rank::{Candidate, Measure, OverRequestClass};
 use crate::record::margin::MarginRecord;
 use crate::snapshot::Snapshot;
 use crate::time::{Timestamp, since};
-use crate::units::{GoDuration, Quantity};
+use crate::units::{GoDuration, Quantity, nearest_i64};
 
 /// A pod with all values that it was ranked by.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -164,7 +164,7 @@ impl<'a> RankedPods<'a> {
                 rank,
                 class: candidate.class,
                 priority: candidate.priority,
-                usage: usage.map(clamped),
+                usage: usage.map(nearest_i64),
                 bytes_elsewhere: stats
                     .filter(|_| matches!(self.measure, Measure::Bytes(_)))
                     .and_then(|stats| stats.values().bytes_elsewhere),
@@ -232,11 +232,6 @@ fn skipped(sized: &SizedPod) -> Option<(u32, SkipReason)> {
         SizedOutcome::Skipped { why, .. } => Some((sized.pod, why)),
         _ => None,
     }
-}
-
-fn clamped(number: i128) -> i64 {
-    let nearest = if number < 0 { i64::MIN } else { i64::MAX };
-    i64::try_from(number).unwrap_or(nearest)
 }
 
 /// Returns whether nothing protects a pod or moves it forward.

@@ -105,8 +105,7 @@ impl RankedPods<'_> {
             let room = if moves_forward { i128::from(i64::MAX) - usage } else { usage };
             smallest_change(room, moves_forward, |by| passes(facts, Some(usage + i128::from(by))))
         });
-        let request = (measure != Measure::Processes)
-            .then(|| measure.base(&facts).get().div_euclid(Nanos::from_units(1).get()));
+        let request = (measure != Measure::Processes).then(|| measure.base(&facts).units_rounded_down());
         let more_request = request.and_then(|request| {
             let room = if moves_forward { request } else { i128::from(i64::MAX) - request };
             smallest_change(room, !moves_forward, |by| passes(with_request_change(measure, facts, by), usage))

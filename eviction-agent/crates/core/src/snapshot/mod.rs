@@ -168,7 +168,7 @@ impl<'a> PodStats<'a> {
 }
 
 fn part(text: &str, (start, end): (usize, usize)) -> &str {
-    text.get(start..end).unwrap_or_default()
+    &text[start..end]
 }
 
 /// Returns the names and values in a range of entries.
@@ -177,7 +177,7 @@ fn named<'a, V: Copy>(
     all: &'a [NamedEntry<V>],
     (start, end): (usize, usize),
 ) -> impl DoubleEndedIterator<Item = (&'a str, V)> + ExactSizeIterator {
-    all.get(start..end).unwrap_or_default().iter().map(move |entry| {
+    all[start..end].iter().map(move |entry| {
         step();
         (part(text, entry.name), entry.values)
     })

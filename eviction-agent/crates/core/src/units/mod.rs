@@ -13,6 +13,7 @@ mod text;
 mod threshold_value;
 pub use duration::GoDuration;
 pub use nanos::Nanos;
+pub(crate) use nanos::nearest_i64;
 pub use quantity::{Format, Quantity};
 pub use text::{deserialize_text, display_bytes, quote};
 pub use threshold_value::{Limit, ThresholdValue, parse_percentage};

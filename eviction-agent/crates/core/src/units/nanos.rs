@@ -52,15 +52,25 @@ impl Nanos {
         }
     }
 
+    /// Rounds down to a whole number of units.
+    pub const fn units_rounded_down(self) -> i128 {
+        self.0.div_euclid(NANOS_PER_UNIT)
+    }
+
     /// Rounds up to a whole number of units. A number that does not fit becomes the nearest `i64`.
     pub fn units_rounded_up(self) -> i64 {
-        let units = self.0.div_euclid(NANOS_PER_UNIT) + i128::from(self.0.rem_euclid(NANOS_PER_UNIT) != 0);
-        let nearest = if units < 0 { i64::MIN } else { i64::MAX };
-        i64::try_from(units).unwrap_or(nearest)
+        let is_fraction = self.0.rem_euclid(NANOS_PER_UNIT) != 0;
+        nearest_i64(self.units_rounded_down() + i128::from(is_fraction))
     }
 
     /// Returns whether the value is out of range.
     pub(super) const fn is_saturated(self) -> bool {
         matches!(self, Self::MAX | Self::MIN)
     }
+}
+
+/// Converts a number. One that does not fit becomes the nearest `i64`.
+pub(crate) fn nearest_i64(number: i128) -> i64 {
+    let nearest = if number < 0 { i64::MIN } else { i64::MAX };
+    i64::try_from(number).unwrap_or(nearest)
 }

@@ -5,6 +5,7 @@
 
 mod correlator;
 mod object;
+mod oom_kill;
 mod sink;
 
 use std::convert::Infallible;

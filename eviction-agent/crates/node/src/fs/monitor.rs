@@ -160,13 +160,14 @@ impl DiskMonitor {
         }
     }
 
-    /// Returns whether a threshold on bytes or on inodes is met now, by a reading that is not a sample.
-    pub fn is_met_now(&self, resource: Resource) -> bool {
+    /// Returns whether a threshold on a wanted resource (bytes or inodes) is met now, by a reading that is not a
+    /// sample.
+    pub fn is_met_now(&self, is_wanted: impl Fn(Resource) -> bool) -> bool {
         let stats = self.file_systems.read();
         SIGNALS.into_iter().zip(&self.headroom).any(|(signal, headroom)| {
             let available = available_of(signal, &stats).map(|(available, _)| signed(available));
-            let is_met = available.is_some_and(|available| headroom.levels.may_be_met(available));
-            signal.resource() == resource && is_met
+            is_wanted(signal.resource())
+                && available.is_some_and(|available| headroom.levels.may_be_met(available))
         })
     }
 
