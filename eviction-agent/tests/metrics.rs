@@ -4,10 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eviction_agent::telemetry::metrics::{Form, Group, Metrics};
+use eviction_agent::telemetry::metrics::{Form, MetricGroup, Metrics};
 
 /// Every metric by its name as it is scraped, with its type.
-fn registered(groups: &[Group]) -> BTreeMap<String, String> {
+fn registered(groups: &[MetricGroup]) -> BTreeMap<String, String> {
     let metrics = Metrics::new("0", "0");
     groups.iter().for_each(|group| metrics.with(*group));
     let text = metrics.encode(Form::OpenMetrics).expect("metrics can be written");
@@ -25,7 +25,7 @@ fn registered(groups: &[Group]) -> BTreeMap<String, String> {
 }
 
 fn all() -> BTreeMap<String, String> {
-    registered(&[Group::Recorder, Group::Api, Group::Watch])
+    registered(&[MetricGroup::Recorder, MetricGroup::Api, MetricGroup::Watch])
 }
 
 /// The first two columns of the tables: name and type.

@@ -15,17 +15,17 @@ use eviction_bpf::offsets::resolve;
 use eviction_common::ABI_VERSION;
 use eviction_config::{Problems, kubelet_policy, load_agent, load_kubelet};
 use eviction_core::pods::KnownPod;
+use eviction_core::policy::preferences::PsiKind;
 use eviction_core::reading::Reading;
 use eviction_core::units::{Format, GoDuration, Limit, Quantity, parse_percentage};
 use eviction_node::cgroup::files::{
     Version, parse_limit, parse_memory_events, parse_memory_stat, parse_oom_control, parse_pids_events,
 };
 use eviction_node::cgroup::names::{parse_container_name, parse_group_name};
-use eviction_node::kv_file::parse_number_line;
+use eviction_node::file::parse_number_line;
 use eviction_node::mountinfo::parse_mounts;
 use eviction_node::proc::meminfo::parse_meminfo;
-use eviction_node::proc::process::parse_procs;
-use eviction_node::proc::tasks::parse_task_count;
+use eviction_node::proc::process::{parse_procs, parse_task_count};
 use eviction_node::proc::vmstat::parse_oom_kills;
 use eviction_node::proc::watermarks::parse_zoneinfo_reserve;
 use eviction_node::psi::parse_pressure;
@@ -108,7 +108,7 @@ pub fn proc_files(input: &[u8]) -> bool {
             total
         }
         1 => {
-            let some = parse_pressure(text).some.avg10.known().is_some();
+            let some = parse_pressure(text, PsiKind::Some).avg10.known().is_some();
             assert!(!some || contains_text(text, "some"));
             some
         }

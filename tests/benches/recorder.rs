@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use eviction_agent::telemetry::recording::writer::{Limits, Writer};
-use eviction_agent::telemetry::recording::{Header, Key, Recorded};
+use eviction_agent::telemetry::recording::{Key, Recorded, SegmentHeader};
 use eviction_config::kubelet_policy;
 use eviction_core::decision::{Action, Decision};
 use eviction_core::disk_layout::DiskLayout;
@@ -182,7 +182,7 @@ fn run(directory: &Path, seconds: u64, case: Case) -> Result<u64> {
         max_age: Duration::from_secs(seconds.max(DAY_SECONDS) * 2),
         min_free: 0,
     };
-    let writer = case.record.then(|| Writer::open(limits, Header::default())).transpose()?;
+    let writer = case.record.then(|| Writer::open(limits, SegmentHeader::default())).transpose()?;
     let policy = kubelet_policy(&Value::Null).ok().context("the kubelet's defaults")?;
     let mut engine = Engine::new(policy.clone());
     let layout = Event::DiskLayout(Ok(DiskLayout::default()));

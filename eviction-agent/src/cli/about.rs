@@ -1,51 +1,67 @@
 //! `version`, `completion` and `man`: information about the program.
 
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Command, ValueEnum};
+use clap::{Command, Subcommand, ValueEnum};
 use serde::Serialize;
 
-use super::output::{Format, Out, VerbError, table};
+use super::output::{Out, OutputFormat, VerbError, table};
 use crate::daemon::{BPF_ABI, COMMIT, Failure};
 
 const NAME: &str = "eviction-agent";
 
-/// Print the version, the commit and the BPF ABI
-#[derive(Debug, Args)]
-pub(super) struct VersionArgs {
-    /// Output format
-    #[arg(short, long, value_enum, default_value_t = Format::Table, help_heading = "Output")]
-    output: Format,
+// No doc comment: clap would show it as the description of the program.
+#[derive(Debug, Subcommand)]
+pub(super) enum AboutVerb {
+    /// Print a completion script for a shell
+    Completion {
+        /// The shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+    /// Print the manual page, or write one page per verb into a directory
+    Man {
+        /// Directory for the pages eviction-agent.1, eviction-agent-run.1 and so on
+        #[arg(value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+    /// Print the version, the commit and the BPF ABI
+    Version {
+        /// Output format
+        #[arg(short, long, value_enum, default_value_t = OutputFormat::Table, help_heading = "Output")]
+        output: OutputFormat,
+    },
+}
+
+/// Runs a verb. `command`: the whole command line.
+pub(super) fn run(verb: &AboutVerb, command: Command, out: &mut Out) -> Result<ExitCode, VerbError> {
+    match verb {
+        AboutVerb::Completion { shell } => completion(*shell, command, out)?,
+        AboutVerb::Man { dir } => man(dir.as_deref(), command, out)?,
+        AboutVerb::Version { output } => version(*output, out)?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 #[derive(Serialize)]
-struct Version {
+struct VersionInfo {
     version: &'static str,
     commit: &'static str,
     bpf_abi: &'static str,
 }
 
-pub(super) fn version(args: &VersionArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
-    let version = Version { version: env!("CARGO_PKG_VERSION"), commit: COMMIT, bpf_abi: BPF_ABI };
-    args.output.write(out, "the version", &version, |Version { version, commit, bpf_abi }, _| {
+fn version(output: OutputFormat, out: &mut Out) -> Result<(), VerbError> {
+    let version = VersionInfo { version: env!("CARGO_PKG_VERSION"), commit: COMMIT, bpf_abi: BPF_ABI };
+    output.write(out, "the version", &version, |VersionInfo { version, commit, bpf_abi }, _| {
         let row = [(*version).to_owned(), (*commit).to_owned(), (*bpf_abi).to_owned()];
         table(["VERSION", "COMMIT", "BPF ABI"], [row], None)
-    })?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Print a completion script for a shell
-#[derive(Debug, Args)]
-pub(super) struct CompletionArgs {
-    /// The shell
-    #[arg(value_enum)]
-    shell: Shell,
+    })
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Shell {
+pub(super) enum Shell {
     Bash,
     Zsh,
     Fish,
@@ -54,39 +70,23 @@ enum Shell {
     Pwsh,
 }
 
-pub(super) fn completion(
-    args: &CompletionArgs,
-    mut command: Command,
-    out: &mut Out,
-) -> Result<ExitCode, VerbError> {
+fn completion(shell: Shell, mut command: Command, out: &mut Out) -> io::Result<()> {
     use clap_complete::{Shell as Complete, generate};
     // Written into memory, because the generators panic if they cannot write.
     let mut script = Vec::new();
-    match args.shell {
+    match shell {
         Shell::Bash => generate(Complete::Bash, &mut command, NAME, &mut script),
         Shell::Zsh => generate(Complete::Zsh, &mut command, NAME, &mut script),
         Shell::Fish => generate(Complete::Fish, &mut command, NAME, &mut script),
         Shell::Pwsh => generate(Complete::PowerShell, &mut command, NAME, &mut script),
         Shell::Nushell => generate(clap_complete_nushell::Nushell, &mut command, NAME, &mut script),
     }
-    out.write_all(&script)?;
-    Ok(ExitCode::SUCCESS)
+    out.write_all(&script)
 }
 
-/// Print the manual page, or write one page per verb into a directory
-#[derive(Debug, Args)]
-pub(super) struct ManArgs {
-    /// Directory for the pages eviction-agent.1, eviction-agent-run.1 and so on
-    #[arg(value_name = "DIR")]
-    dir: Option<PathBuf>,
-}
-
-pub(super) fn man(args: &ManArgs, mut command: Command, out: &mut Out) -> Result<ExitCode, VerbError> {
+fn man(dir: Option<&Path>, mut command: Command, out: &mut Out) -> Result<(), VerbError> {
     command.build();
-    let Some(dir) = &args.dir else {
-        out.write_all(&page(command)?)?;
-        return Ok(ExitCode::SUCCESS);
-    };
+    let Some(dir) = dir else { return Ok(out.write_all(&page(command)?)?) };
     let pages = command
         .get_subcommands()
         .filter(|verb| !verb.is_hide_set())
@@ -98,7 +98,7 @@ pub(super) fn man(args: &ManArgs, mut command: Command, out: &mut Out) -> Result
             .and_then(|page| std::fs::write(&file, page))
             .map_err(|error| Failure::because(format!("write {}", file.display()), &error))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn page(command: Command) -> io::Result<Vec<u8>> {

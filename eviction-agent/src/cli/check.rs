@@ -10,7 +10,7 @@ use eviction_config::Setting;
 use eviction_kube::DaemonSetName;
 
 use crate::cli::configuration::{ConfigurationArgs, DiskArgs};
-use crate::cli::output::{Format, Out, VerbError, columns, table, wrap, write_stderr};
+use crate::cli::output::{Out, OutputFormat, VerbError, columns, table, wrap, write_stderr};
 use crate::daemon;
 use crate::daemon::{EffectiveConfig, Failure, Findings, NO_BACKEND};
 use crate::telemetry::event_log::Backend;
@@ -26,8 +26,8 @@ const COLUMNS: u16 = 80;
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
     /// Output format
-    #[arg(short, long, help_heading = "Output", value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, help_heading = "Output", value_enum, default_value_t = OutputFormat::Table)]
+    output: OutputFormat,
     #[command(flatten)]
     configuration: ConfigurationArgs,
     /// Check only whether the pods of this DaemonSet are ready, for 30 s at most
@@ -59,8 +59,8 @@ pub(super) fn check(args: CheckArgs, out: &mut Out) -> Result<ExitCode, VerbErro
     let findings =
         daemon::check(&files, pods_file.as_deref(), &cgroup_root, &disks.into(), &backends.into())?;
     output.write(out, "findings", &findings, report)?;
-    if matches!(output, Format::Table | Format::Wide) {
-        write_stderr(&errors_and_help(&findings, output == Format::Wide || !findings.would_start));
+    if matches!(output, OutputFormat::Table | OutputFormat::Wide) {
+        write_stderr(&errors_and_help(&findings, output == OutputFormat::Wide || !findings.would_start));
     }
     Ok(if findings.would_start { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -6,15 +6,15 @@ use clap::Args;
 use eviction_config::Setting;
 
 use super::configuration::ConfigurationArgs;
-use super::output::{Format, Out, VerbError, columns, table, wrap};
+use super::output::{Out, OutputFormat, VerbError, columns, table, wrap};
 use crate::daemon::{EffectiveConfig, EffectiveThreshold};
 
 /// Print the configuration that `run` would use: every value, and where it comes from
 #[derive(Debug, Args)]
 pub(super) struct ConfigArgs {
     /// Output format
-    #[arg(short, long, help_heading = "Output", value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, help_heading = "Output", value_enum, default_value_t = OutputFormat::Table)]
+    output: OutputFormat,
     #[command(flatten)]
     configuration: ConfigurationArgs,
 }

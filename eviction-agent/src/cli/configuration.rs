@@ -11,7 +11,7 @@ use eviction_core::units::Quantity;
 use eviction_node::fs::FsPaths;
 use serde_json::{Value, json};
 
-use crate::daemon::{Action, Caller, ConfigurationFiles, DryRun, Failure, find_capacities};
+use crate::daemon::{Action, ConfigurationFiles, DryRun, Failure, find_capacities};
 
 /// Where the configuration is, what overrides it, and which node it is for.
 #[derive(Debug, Args)]
@@ -208,11 +208,9 @@ impl ConfigurationArgs {
         let in_cluster = self.pods_file.is_none() && (is_named || std::env::var_os(IN_CLUSTER).is_some());
         Ok(ConfigurationFiles {
             overrides: self.overrides(),
-            caller: Caller {
-                node_name: self.node_name().map(|(name, _)| name),
-                kubeconfig: self.kubeconfig,
-                node_ip: variable(NODE_IP),
-            },
+            node_name: self.node_name().map(|(name, _)| name),
+            kubeconfig: self.kubeconfig,
+            node_ip: variable(NODE_IP),
             kubelet_certificate_authority: self.kubelet_certificate_authority,
             recorder_directory: self.recorder_directory,
             kubelet: self.kubelet_config,

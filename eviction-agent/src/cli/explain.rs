@@ -1,12 +1,12 @@
 //! `explain`: the rank of a pod, or every decision of a recording with its reasons.
 
 use std::collections::BTreeSet;
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use eviction_core::explain::{Explainer, Style};
+use eviction_core::explain::Explainer;
 use eviction_core::oom::OomUpdate;
 use eviction_core::pod::PodName;
 use eviction_core::record::{DecisionRecord, RecordSubject};
@@ -93,13 +93,19 @@ fn explain_now(args: &ExplainArgs, pod: Option<&str>, out: &mut Out) -> Result<E
 
 fn explain_recordings(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let overrides = args.policy.overrides()?;
-    let style = if is_coloured(&io::stdout()) { Style::Coloured } else { Style::Plain };
-    let mut explanations = Explanations { args, style, found: false, names: BTreeSet::new() };
     let mut code = ExitCode::SUCCESS;
+    let (mut is_found, mut names) = (false, BTreeSet::new());
+    let mut write = |explained: ExplainedScenario, out: &mut Out| {
+        is_found |= write_scenario(args, &explained, out)?;
+        if args.pod.is_some() && !is_found {
+            names.extend(explained.pods.iter().map(ToString::to_string));
+        }
+        io::Result::Ok(())
+    };
     for file in &args.subjects {
         if is_recording(file) {
             let explained = recorded_decisions(args, file, &mut code)?;
-            explanations.write(explained, out)?;
+            write(explained, out)?;
             continue;
         }
         for found in read::cases(file) {
@@ -108,7 +114,7 @@ fn explain_recordings(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, Ver
                 run::run(case.scenario, &overrides).map_err(|error| format!("explain {name}: {error}"))
             });
             match explained {
-                Ok(explained) => explanations.write(explained, out)?,
+                Ok(explained) => write(explained, out)?,
                 Err(cause) => {
                     code = ExitCode::FAILURE;
                     write_stderr(&format!("error: {cause}\n"));
@@ -116,9 +122,12 @@ fn explain_recordings(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, Ver
             }
         }
     }
-    if let Some(error) = explanations.unknown_pod_error() {
+    if let Some(wanted) = args.pod.as_deref().filter(|_| !is_found) {
         code = ExitCode::FAILURE;
-        write_stderr(&format!("error: {error}\n"));
+        let hint = nearest_name(wanted, names.into_iter())
+            .map_or_else(String::new, |name| format!("\nhelp: the nearest is {}", name.escape_debug()));
+        let wanted = wanted.escape_debug();
+        write_stderr(&format!("error: explain pod {wanted}: no such pod in the recording{hint}\n"));
     }
     Ok(code)
 }
@@ -153,14 +162,6 @@ fn is_of_signal(report: &DecisionRecord, signal: Signal) -> bool {
     })
 }
 
-/// Explains scenarios, and records whether any of them has the pod.
-struct Explanations<'a> {
-    args: &'a ExplainArgs,
-    style: Style,
-    found: bool,
-    names: BTreeSet<String>,
-}
-
 /// A decision record with its scenario.
 #[derive(Serialize)]
 pub(super) struct ExplainLine<'a> {
@@ -169,64 +170,44 @@ pub(super) struct ExplainLine<'a> {
     pub(super) report: &'a DecisionRecord,
 }
 
-impl Explanations<'_> {
-    /// Explains one scenario, unless it has only other pods.
-    fn write(&mut self, mut explained: ExplainedScenario, out: &mut impl Write) -> io::Result<()> {
-        if let Some(signal) = self.args.signal {
-            explained.reports.retain(|report| is_of_signal(report, signal));
-        }
-        let Some(wanted) = self.args.pod.as_deref() else {
-            return self.write_explanation(None, &explained, out);
-        };
-        let mut is_found = false;
-        for pod in explained.pods.iter().filter(|pod| pod.matches(wanted)) {
-            is_found = true;
-            self.write_explanation(Some(pod), &explained, out)?;
-        }
-        if is_found {
-            self.found = true;
-        } else {
-            self.names.extend(explained.pods.iter().map(ToString::to_string));
-        }
-        Ok(())
+/// Explains a scenario, unless it has only other pods than the one of the options. Returns whether it has that pod.
+fn write_scenario(args: &ExplainArgs, explained: &ExplainedScenario, out: &mut Out) -> io::Result<bool> {
+    let Some(wanted) = args.pod.as_deref() else {
+        write_explanation(args, None, explained, out)?;
+        return Ok(false);
+    };
+    let mut is_found = false;
+    for pod in explained.pods.iter().filter(|pod| pod.matches(wanted)) {
+        is_found = true;
+        write_explanation(args, Some(pod), explained, out)?;
     }
+    Ok(is_found)
+}
 
-    /// Explains all decisions of a scenario, or those that concern one pod.
-    fn write_explanation(
-        &self,
-        pod: Option<&PodName>,
-        explained: &ExplainedScenario,
-        out: &mut impl Write,
-    ) -> io::Result<()> {
-        let ExplainedScenario { outcome, pods: _, reports } = explained;
-        if self.args.output == StreamFormat::Jsonl {
-            let scenario = &*outcome.name;
-            let mut reports = reports.iter().filter(|report| pod.is_none_or(|pod| concerns(report, pod)));
-            return reports.try_for_each(|report| write_json_line(&ExplainLine { scenario, report }, out));
-        }
-        writeln!(out, "scenario {}\n", outcome.name.escape_debug())?;
-        if let Some(error) = &outcome.config_error {
-            let stage = &outcome.config_error_stage;
-            return writeln!(out, "the configuration is refused ({stage}): {}\n", error.escape_debug());
-        }
-        let mut explainer = match pod {
-            Some(pod) => Explainer::of_pod(self.style, pod.clone()),
-            None => Explainer::new(self.style),
-        };
-        for report in reports {
-            out.write_all(explainer.explain(report).as_bytes())?;
-        }
-        out.write_all(explainer.finish().as_bytes())?;
-        if pod.is_some() { writeln!(out) } else { Ok(()) }
+/// Explains the decisions of a scenario that the options select: all, or those that concern one pod.
+fn write_explanation(
+    args: &ExplainArgs,
+    pod: Option<&PodName>,
+    explained: &ExplainedScenario,
+    out: &mut Out,
+) -> io::Result<()> {
+    let ExplainedScenario { outcome, pods: _, reports } = explained;
+    let mut reports = reports.iter().filter(|it| args.signal.is_none_or(|signal| is_of_signal(it, signal)));
+    if args.output == StreamFormat::Jsonl {
+        let scenario = &*outcome.name;
+        let mut reports = reports.filter(|report| pod.is_none_or(|pod| concerns(report, pod)));
+        return reports.try_for_each(|report| write_json_line(&ExplainLine { scenario, report }, out));
     }
-
-    /// Returns the error about the pod of the options, if no scenario has it.
-    fn unknown_pod_error(&self) -> Option<String> {
-        let wanted = self.args.pod.as_deref().filter(|_| !self.found)?;
-        let hint = nearest_name(wanted, self.names.iter().cloned())
-            .map_or_else(String::new, |name| format!("\nhelp: the nearest is {}", name.escape_debug()));
-        Some(format!("explain pod {}: no such pod in the recording{hint}", wanted.escape_debug()))
+    writeln!(out, "scenario {}\n", outcome.name.escape_debug())?;
+    if let Some(error) = &outcome.config_error {
+        let stage = &outcome.config_error_stage;
+        return writeln!(out, "the configuration is refused ({stage}): {}\n", error.escape_debug());
     }
+    let explainer = pod.map_or_else(Explainer::default, |pod| Explainer::of_pod(pod.clone()));
+    let mut explainer = explainer.coloured(is_coloured(&io::stdout()));
+    reports.try_for_each(|report| out.write_all(explainer.explain(report).as_bytes()))?;
+    out.write_all(explainer.finish().as_bytes())?;
+    if pod.is_some() { writeln!(out) } else { Ok(()) }
 }
 
 /// Returns whether a decision record concerns a pod.
@@ -256,7 +237,7 @@ mod tests {
     use eviction_core::input::Event;
     use eviction_core::pod::{EmptyDir, Pod, Volume};
     use eviction_core::pods::EVICT;
-    use eviction_core::snapshot::{Snapshot, VolumeStatValues};
+    use eviction_core::snapshot::{FsUsage, Snapshot};
 
     use super::*;
 
@@ -270,7 +251,7 @@ mod tests {
         let pods = set_by(&policy, vec![full.clone()]);
         let mut engine = engine(policy, &pods);
         let mut snapshot = Snapshot::of_node(node(500, 900, at(1)));
-        let used = VolumeStatValues { used: Some(200), inodes: None };
+        let used = FsUsage { used: Some(200), inodes: None };
         snapshot.add_pod("full", memory_of("full", 5).1).add_volume("cache", used);
         let record = DecisionRecord::of(&step(&mut engine, 1, Event::Sample(Arc::new(snapshot))));
         assert!(record.evaluation().unwrap().candidates.is_empty(), "no threshold is met");

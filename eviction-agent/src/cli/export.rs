@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::output::{Out, VerbError, report_unreadable};
 use crate::daemon::Failure;
 use crate::scenario::recording::Replay;
-use crate::telemetry::recording::pods;
+use crate::telemetry::recording::format::pod_json;
 use crate::telemetry::recording::reader::{Item, Items, SegmentError};
 
 /// Print a recording as JSON lines, CSV or OpenMetrics
@@ -120,7 +120,7 @@ fn line(offset: i64, item: &Item) -> Value {
         Item::Header(header) => json!({"kind": "segment", "header": header}),
         Item::Key(key) => json!({"at": at(&key.at), "kind": "key", "key": key}),
         Item::Pods(when, all) => {
-            let all: Vec<_> = all.iter().map(|pod| pods::write(pod)).collect();
+            let all: Vec<_> = all.iter().map(|pod| pod_json(pod)).collect();
             json!({"at": at(when), "kind": "pods", "pods": all})
         }
         Item::Input(Input { at: when, event: Event::Sample(snapshot) }) => sampled("sample", when, snapshot),
@@ -303,12 +303,12 @@ mod tests {
     use super::*;
     use crate::telemetry::recording::tests::{key_of, limits};
     use crate::telemetry::recording::writer::Writer;
-    use crate::telemetry::recording::{Header, Recorded};
+    use crate::telemetry::recording::{Recorded, SegmentHeader};
 
     #[test]
     fn memory_is_exported_by_the_measure_of_the_policy() {
         let folder = tempfile::tempdir().unwrap();
-        let mut writer = Writer::open(limits(folder.path()), Header::default()).unwrap();
+        let mut writer = Writer::open(limits(folder.path()), SegmentHeader::default()).unwrap();
         let policy = enhanced(Vec::new(), |it| it.memory.measure = MemoryMeasure::MemAvailable);
         writer.take(&Recorded::Key(Box::new(key_of(policy))), |at| at).unwrap();
         let mut stats = node(900, 900, at(1));

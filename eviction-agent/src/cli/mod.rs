@@ -27,7 +27,7 @@ use output::{Out, VerbError, is_coloured, write_stderr};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
-use crate::daemon::{LineQueue, LineWriter, VERSION};
+use crate::daemon::{LineWriter, VERSION};
 
 /// An eBPF-accelerated node pressure monitor and eviction agent for Kubernetes
 #[derive(Debug, Parser)]
@@ -59,9 +59,8 @@ enum Verb {
     /// Do nothing until stopped: the container of a DaemonSet whose work is done by init containers
     #[command(hide = true)]
     Pause,
-    Completion(about::CompletionArgs),
-    Man(about::ManArgs),
-    Version(about::VersionArgs),
+    #[command(flatten)]
+    About(about::AboutVerb),
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -99,11 +98,7 @@ pub fn main() -> ExitCode {
         Verb::Pause => loop {
             std::thread::park();
         },
-        Verb::Completion(args) => {
-            run_short_lived(log_format, |out| about::completion(&args, Cli::command(), out))
-        }
-        Verb::Man(args) => run_short_lived(log_format, |out| about::man(&args, Cli::command(), out)),
-        Verb::Version(args) => run_short_lived(log_format, |out| about::version(&args, out)),
+        Verb::About(verb) => run_short_lived(log_format, |out| about::run(&verb, Cli::command(), out)),
     }
 }
 
@@ -117,7 +112,7 @@ fn run_daemon(log_format: LogFormat, run: impl FnOnce() -> Result<ExitCode, Verb
             return ExitCode::FAILURE;
         }
     };
-    start_log(log_format, Some(writer.queue()));
+    start_log(log_format, Some(writer.clone()));
     let result = run();
     // Log lines are written before the final error.
     writer.finish_log();
@@ -158,13 +153,13 @@ fn print_help_or_errors(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn start_log(format: LogFormat, queue: Option<LineQueue>) {
+fn start_log(format: LogFormat, writer: Option<LineWriter>) {
     let (filter, error) = filter(std::env::var_os(EnvFilter::DEFAULT_ENV));
     if let Some(error) = error {
         write_stderr(&format!("warning: RUST_LOG: {error}; logging at level info\n"));
     }
-    let writer = match queue {
-        Some(queue) => BoxMakeWriter::new(queue),
+    let writer = match writer {
+        Some(writer) => BoxMakeWriter::new(writer),
         None => BoxMakeWriter::new(std::io::stderr),
     };
     let colour = is_coloured(&std::io::stderr());

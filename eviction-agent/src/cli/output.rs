@@ -85,7 +85,7 @@ pub(super) fn report_failure(failure: &Failure) -> ExitCode {
 
 /// The format of one document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
+pub(super) enum OutputFormat {
     /// Table as wide as the terminal
     #[value(alias = "text")]
     Table,
@@ -108,7 +108,7 @@ pub(super) enum StreamFormat {
     Jsonl,
 }
 
-impl Format {
+impl OutputFormat {
     /// Writes `what`, which errors call `name`. `table` returns the text for users; its argument is whether
     /// the table is wide.
     pub(super) fn write<T: Serialize>(

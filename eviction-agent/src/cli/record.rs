@@ -13,8 +13,7 @@ use super::output::{Out, VerbError, write_stderr};
 use super::report::duration;
 use super::run::{self, RunArgs};
 use crate::daemon::Failure;
-use crate::telemetry::recording::excerpt::copy_end;
-use crate::telemetry::recording::reader::is_recording;
+use crate::telemetry::recording::reader::{copy_end, is_recording};
 
 /// Watch the node as `run` does, evict no pod, and record what is needed to decide again
 #[derive(Debug, Args)]

@@ -1,12 +1,13 @@
 //! `top`: the screen of a running agent, of an agent that is started for the screen, or of a recording.
 
-mod standalone;
-
 use std::ffi::OsString;
-use std::io::{IsTerminal as _, Write as _};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::mem::ManuallyDrop;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -22,20 +23,20 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::text::Span;
 use rustix::event::PollFlags;
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde_json::Value;
 use tokio::signal::unix::SignalKind;
 
 use super::client::SocketArgs;
 use super::output::{Out, VerbError, columns, poll_stdout, write_stderr};
 use super::watch;
-use crate::daemon::{Failure, StopSignals, start_runtime, watch_signal};
+use crate::daemon::{Failure, StopSignals, TIMER, backend_names, start_runtime, watch_signal};
 use crate::report;
 use crate::scenario::playback::Playback;
 use crate::telemetry::live::EventCursor;
 use crate::telemetry::live::state::NodeState;
 use crate::top::timeline::Timeline;
 use crate::top::{Screen, Sort};
-use standalone::Standalone;
 
 /// The maximum time until a signal ends the verb.
 const POLL: Duration = Duration::from_millis(200);
@@ -89,7 +90,7 @@ fn sort(name: &str) -> Result<Sort, String> {
 
 /// Runs the verb until a key or a signal ends it.
 pub(super) fn run(args: &TopArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
-    let is_once = args.once || !std::io::stdout().is_terminal();
+    let is_once = args.once || !io::stdout().is_terminal();
     let screen = Screen::new(args.sort, !is_utf8(|name| std::env::var(name).ok()));
     if let Some(file) = &args.file {
         let (source, screen) = recording(file, args.at, screen)?;
@@ -120,12 +121,12 @@ fn show(
     if is_once {
         return print_once(&screen, out);
     }
-    let failed = |error: std::io::Error| Failure::because("draw on the terminal", &error);
+    let failed = |error: io::Error| Failure::because("draw on the terminal", &error);
     let is_stopped = stop_on_signals()?;
     // This thread holds the lock of standard output, and may take it again.
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        let _unshown = execute!(std::io::stdout(), Show);
+        let _unshown = execute!(io::stdout(), Show);
         before(panic);
     }));
     // Dropping the terminal would print an error, and panic, if the terminal was closed.
@@ -142,7 +143,7 @@ fn run_screen(
     source: &mut Source,
     delay: Duration,
     is_stopped: &AtomicBool,
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     let mut refreshed_at = Instant::now();
     while !screen.is_ended && !is_stopped.load(Ordering::Relaxed) {
         terminal.draw(|frame| screen.draw(frame))?;
@@ -246,12 +247,91 @@ impl Source {
     }
 }
 
+/// The interval in which an agent for this screen is checked, and the timeouts of its start and stop.
+const AGENT_POLL: Duration = Duration::from_millis(50);
+const AGENT_START_TIMEOUT: Duration = Duration::from_secs(30);
+const AGENT_STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// An agent that runs while the screen is shown, for nodes without a running agent. It takes no action and attaches no
+/// BPF program. Dropping this value ends it.
+#[derive(Debug)]
+struct Standalone {
+    child: Child,
+    directory: PathBuf,
+}
+
+impl Standalone {
+    /// Starts the agent with these options of `run`, and waits until it answers.
+    ///
+    /// # Errors
+    /// The errors that the agent reports, or if it cannot be started.
+    fn start(options: &[OsString]) -> Result<(Self, SocketArgs), Failure> {
+        let failed = |error: io::Error| Failure::because("start an agent for top", &error);
+        let directory = std::env::temp_dir().join(format!("eviction-agent-top-{}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&directory).map_err(failed)?;
+        let log = File::create(directory.join("log"));
+        let started = log.and_then(|log| {
+            let mut command = Command::new("/proc/self/exe");
+            command.args(["run", "--action=none", "--dry-run=none", "--listen-address=127.0.0.1:0"]);
+            command.arg("--socket").arg(directory.join("agent.sock"));
+            for name in backend_names().filter(|name| *name != TIMER) {
+                command.args(["--disable-backend", name]);
+            }
+            command.args(options).env("RUST_LOG", "error");
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+            let end_with_parent = || Ok(set_parent_process_death_signal(Some(Signal::TERM))?);
+            // SAFETY: one system call, no allocation and no lock between fork and exec.
+            unsafe { command.pre_exec(end_with_parent) };
+            command.spawn()
+        });
+        let child = started.inspect_err(|_| drop(fs::remove_dir_all(&directory))).map_err(failed)?;
+        let mut agent = Self { child, directory };
+        let socket = SocketArgs { socket: agent.directory.join("agent.sock") };
+        let begin = Instant::now();
+        while !socket.has_agent() {
+            let ended = agent.child.try_wait().map_err(failed)?;
+            if ended.is_some() || begin.elapsed() > AGENT_START_TIMEOUT {
+                return Err(agent.failure());
+            }
+            std::thread::sleep(AGENT_POLL);
+        }
+        Ok((agent, socket))
+    }
+
+    /// Returns the errors that the agent reports.
+    fn failure(&self) -> Failure {
+        let log = fs::read_to_string(self.directory.join("log")).unwrap_or_default();
+        let errors = log.lines().filter_map(|line| line.strip_prefix("error: "));
+        let causes: Vec<_> = errors.map(|why| format!("start an agent for top: {why}")).collect();
+        if causes.is_empty() {
+            return Failure::failed("start an agent for top: it does not answer");
+        }
+        Failure::all(causes)
+    }
+}
+
+impl Drop for Standalone {
+    fn drop(&mut self) {
+        // Each call fails only for a process that has ended.
+        let _ended = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let begin = Instant::now();
+        while let Ok(None) = self.child.try_wait() {
+            if begin.elapsed() > AGENT_STOP_TIMEOUT {
+                drop(self.child.kill());
+                drop(self.child.wait());
+            }
+            std::thread::sleep(AGENT_POLL);
+        }
+        drop(fs::remove_dir_all(&self.directory));
+    }
+}
+
 /// Prints a screen that is high enough for all pods.
 fn print_once(screen: &Screen, out: &mut Out) -> Result<ExitCode, VerbError> {
     let width = columns().unwrap_or(160).clamp(60, 500);
     let height = u16::try_from(screen.state.pods.len() * 2 + 40).unwrap_or(u16::MAX).min(3000);
-    let mut terminal = Terminal::new(TestBackend::new(width, height)).map_err(std::io::Error::other)?;
-    terminal.draw(|frame| screen.draw(frame)).map_err(std::io::Error::other)?;
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).map_err(io::Error::other)?;
+    terminal.draw(|frame| screen.draw(frame)).map_err(io::Error::other)?;
     let buffer = terminal.backend().buffer();
     let mut was_empty = false;
     for y in 0..height {

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::io::Write as _;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use eviction_core::policy::preferences::Profile;
 use eviction_core::signal::Signal;
-use eviction_core::units::{Format as QuantityFormat, Quantity, display_bytes};
+use eviction_core::units::{Format, Quantity, display_bytes};
 
 use super::configuration::profile_parser;
 use super::output::{
@@ -79,7 +80,7 @@ pub(super) fn run(args: &WhatIfArgs, out: &mut Out) -> Result<ExitCode, VerbErro
             out.write_all(summary(&comparison).as_bytes())?;
         }
     }
-    let failed: Vec<_> = conditions.iter().filter(|it| !(it.holds)(&comparison)).collect();
+    let failed: Vec<_> = conditions.iter().filter(|it| !it.holds(&comparison)).collect();
     for Condition { words, .. } in &failed {
         write_stderr(&format!("error: expected {words}\n"));
     }
@@ -114,7 +115,7 @@ fn run_sweep(
     for step in 0..STEPS {
         // The last one is exactly `to`.
         let value = from + whole * step + rest * step / (STEPS - 1);
-        let value = Quantity::from_i64(value, QuantityFormat::BinarySi).to_string();
+        let value = Quantity::from_i64(value, Format::BinarySi).to_string();
         let mut changes = changes.clone();
         changes.kubelet.insert(field.clone(), value.clone());
         let comparison = compare_recording(args, &changes)?;
@@ -192,13 +193,9 @@ fn pairs<T, E: Display>(
 struct Condition {
     /// What is expected, for an error.
     words: String,
-    holds: Box<dyn Fn(&Comparison) -> bool>,
+    /// The expected number of evictions. Without it the evictions must be the same ones.
+    evictions: Option<RangeInclusive<usize>>,
 }
-
-/// The comparisons of the number of evictions: the operator, its words, and the function.
-type Operator = (&'static str, &'static str, fn(&usize, &usize) -> bool);
-const OPERATORS: [Operator; 3] =
-    [("<=", "at most ", usize::le), (">=", "at least ", usize::ge), ("=", "", usize::eq)];
 
 impl Condition {
     fn parse(text: &str) -> Result<Self, Failure> {
@@ -207,15 +204,46 @@ impl Condition {
             Failure::usage(format!("--expect {text}: {error}"))
         };
         if text == "same" {
-            return Ok(Self { words: "the same evictions".to_owned(), holds: Box::new(Comparison::is_same) });
+            return Ok(Self { words: "the same evictions".to_owned(), evictions: None });
         }
         let rest = text.strip_prefix("evictions").ok_or_else(usage_error)?;
-        let operator = OPERATORS.into_iter().find(|(operator, ..)| rest.starts_with(operator));
-        let (operator, words, holds) = operator.ok_or_else(usage_error)?;
+        let operators = [("<=", "at most "), (">=", "at least "), ("=", "")];
+        let operator = operators.into_iter().find(|(operator, _)| rest.starts_with(operator));
+        let (operator, words) = operator.ok_or_else(usage_error)?;
         let number: usize = rest[operator.len()..].parse().map_err(|_| usage_error())?;
-        Ok(Self {
-            words: format!("{words}{number} evictions"),
-            holds: Box::new(move |comparison| holds(&comparison.what_if.evictions, &number)),
-        })
+        let evictions = match operator {
+            "<=" => 0..=number,
+            ">=" => number..=usize::MAX,
+            _ => number..=number,
+        };
+        Ok(Self { words: format!("{words}{number} evictions"), evictions: Some(evictions) })
+    }
+
+    fn holds(&self, comparison: &Comparison) -> bool {
+        match &self.evictions {
+            Some(evictions) => evictions.contains(&comparison.what_if.evictions),
+            None => comparison.is_same(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_is_a_range_of_evictions_or_the_same_ones() {
+        let holds = |text: &str| {
+            let Condition { words, evictions } = Condition::parse(text).ok()?;
+            Some((words, evictions.map(|evictions| [1, 2, 3].map(|count| evictions.contains(&count)))))
+        };
+        let of = |words: &str, held| Some((words.to_owned(), held));
+        assert_eq!(holds("evictions=2"), of("2 evictions", Some([false, true, false])));
+        assert_eq!(holds("evictions<=2"), of("at most 2 evictions", Some([true, true, false])));
+        assert_eq!(holds("evictions>=2"), of("at least 2 evictions", Some([false, true, true])));
+        assert_eq!(holds("same"), of("the same evictions", None));
+        for wrong in ["", "evictions", "evictions=", "evictions<2", "evictions=x", "evictions=-1", "same=1"] {
+            assert_eq!(holds(wrong), None, "{wrong}");
+        }
     }
 }

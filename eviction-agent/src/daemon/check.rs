@@ -1,19 +1,20 @@
-//! The command `check`: runs the steps of a start and reports the result of each.
+//! The command `check`: runs the steps of a start and reports the result of each, or waits for a DaemonSet.
 
 use std::path::Path;
+use std::time::Duration;
 
 use eviction_bpf::preflight::{Fact, probe};
 use eviction_bpf::{BackendInfo, LoadOptions};
 use eviction_config::Capacities;
 use eviction_core::reading::Reading;
-use eviction_kube::Observer;
+use eviction_kube::{DaemonSetName, Observer, wait_ready};
 use eviction_node::backend::BackendSelection;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::fs::{DiskMonitor, FsPaths, NodeFileSystems};
 use eviction_node::proc::meminfo::parse_meminfo;
-use eviction_node::proc::tasks::read_task_capacity;
+use eviction_node::proc::process::read_task_capacity;
 use eviction_node::sampler::Capacity;
 use serde::Serialize;
 
@@ -64,7 +65,7 @@ pub fn check(
         summary = configuration.stats_summary.clone();
         // In a cluster the connection is checked below.
         if !files.in_cluster && configuration.agent.action().requests_evictions() {
-            let connected = cluster::connect(files.caller.kubeconfig.as_deref(), Observer::default());
+            let connected = cluster::connect(files.kubeconfig.as_deref(), Observer::default());
             passed(connected, &mut problems);
         }
         EffectiveConfig::of(configuration)
@@ -91,7 +92,7 @@ pub fn check(
     values.extend(disks.info());
     let mut pods_source = None;
     if files.in_cluster {
-        let (source, found) = runtime.block_on(cluster::check(&files.caller));
+        let (source, found) = runtime.block_on(cluster::check(files));
         pods_source = Some(source);
         problems.extend(found);
     }
@@ -116,6 +117,19 @@ pub fn check(
         facts,
         problems,
     })
+}
+
+/// Waits until the pods of a DaemonSet are ready, for `within` at most. Returns their number.
+///
+/// # Errors
+/// The pods that are not ready, with their nodes and the reasons; or why the API server cannot be reached.
+pub fn await_daemon_set(
+    kubeconfig: Option<&Path>,
+    daemon_set: &DaemonSetName,
+    within: Duration,
+) -> Result<u64, Failure> {
+    let client = cluster::connect(kubeconfig, Observer::default())?;
+    Ok(crate::daemon::run_once(wait_ready(&client, daemon_set, within))??)
 }
 
 /// Returns the result of a step. Adds the causes of its failure to the problems.

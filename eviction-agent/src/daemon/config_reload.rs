@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use crate::daemon::configuration::{Configuration, ConfigurationFiles, KubeletSource, Options};
+use crate::daemon::configuration::{Configuration, ConfigurationFiles, Options};
 use crate::daemon::saved_config::ConfigWriter;
 use crate::daemon::watch_signal;
 use crate::error::Failure;
@@ -142,7 +142,7 @@ impl Reload {
                     self.record_source();
                     let now = &self.last;
                     let is_changed = now.policy != before.policy || !before.changed_at_start(now).is_empty();
-                    let is_new_fallback = now.kubelet.is_fallback && !before.kubelet.is_fallback;
+                    let is_new_fallback = now.is_fallback && !before.is_fallback;
                     // After SIGHUP the result is reported in any case.
                     if std::mem::take(&mut self.is_invalid) || is_changed || why == ReloadReason::Signal {
                         return Ok(self.propose());
@@ -173,14 +173,14 @@ impl Reload {
     /// Records the source of the kubelet's settings. The last response of the kubelet counts until there is
     /// another one.
     fn record_source(&mut self) {
-        let KubeletSource { effective, is_fallback, .. } = &self.last.kubelet;
+        let Configuration { configz, is_fallback, .. } = &self.last;
         let pause = if *is_fallback { CONFIGZ_RETRY_INTERVAL } else { CONFIGZ_INTERVAL };
-        let is_configz = effective.is_some() || *is_fallback;
-        self.next_request = is_configz.then(|| Instant::now() + pause);
-        if effective.is_some() {
-            self.files.last_configz.clone_from(effective);
+        let is_source = configz.is_some() || *is_fallback;
+        self.next_request = is_source.then(|| Instant::now() + pause);
+        if configz.is_some() {
+            self.files.last_configz.clone_from(configz);
         }
-        self.config_writer.set_configz(effective.as_ref());
+        self.config_writer.set_configz(configz.as_ref());
     }
 
     /// Waits for a reason to reload.

@@ -1,25 +1,23 @@
 //! The configuration of the agent: the kubelet's settings, the agent's file and the command line.
 
-mod kubelet;
 #[cfg(test)]
 mod tests;
 
 use std::path::PathBuf;
 
 use eviction_config::{
-    Action, ActionSettings, AgentConfiguration, Capacities, Effective, KubeletConfiguration, MarginMode,
-    PodStorageSource, Problems, Setting, ThresholdSource, load_agent,
+    Action, ActionSettings, AgentConfiguration, Capacities, Effective, KubeletConfiguration, KubeletFiles,
+    MarginMode, PodStorageSource, Problems, Setting, ThresholdSource, load_agent, load_kubelet,
 };
 use eviction_core::policy::preferences::Profile;
 use eviction_core::policy::{Policy, Threshold};
 use eviction_core::units::{GoDuration, ThresholdValue};
 use eviction_node::backend::BackendSelection;
 use eviction_node::fs::FsPaths;
-pub(crate) use kubelet::KubeletSource;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::daemon::kubelet_api::{Caller, KubeletClient};
+use crate::daemon::kubelet_api::{self, KubeletClient};
 use crate::daemon::saved_config::SavedConfig;
 use crate::error::Failure;
 
@@ -30,8 +28,12 @@ pub struct ConfigurationFiles {
     pub kubelet: Option<PathBuf>,
     /// Folder with drop-in files for the KubeletConfiguration.
     pub kubelet_drop_ins: Option<PathBuf>,
-    /// The credentials for the kubelet.
-    pub caller: Caller,
+    /// Kubeconfig for the API server and the kubelet; absent: the pod's service account.
+    pub kubeconfig: Option<PathBuf>,
+    /// The name of the node's object.
+    pub node_name: Option<String>,
+    /// An address of the node, for requests to the kubelet.
+    pub node_ip: Option<String>,
     /// The last response of `/configz`, to this agent or the previous one.
     pub last_configz: Option<Effective>,
     /// AgentConfiguration file; absent: the agent's defaults.
@@ -60,8 +62,10 @@ pub(crate) struct Configuration {
     pub(crate) min_image_age: GoDuration,
     /// The kubelet, if it is the source of the pods' disk usage.
     pub(crate) stats_summary: Option<KubeletClient>,
-    /// The source of the kubelet's settings.
-    pub(crate) kubelet: KubeletSource,
+    /// The response of `/configz` of the kubelet, if that is the source of its settings and has ever responded.
+    pub(crate) configz: Option<Effective>,
+    /// Whether `/configz` is the source and did not respond, so that its last response or the kubelet's files are used.
+    pub(crate) is_fallback: bool,
     /// Warnings: settings that are accepted but may surprise, each with its file.
     pub(crate) notes: Vec<String>,
 }
@@ -75,11 +79,12 @@ impl ConfigurationFiles {
     pub(crate) fn load(&self) -> Result<Configuration, Failure> {
         let mut agent = self.load_agent().map_err(|wrong| {
             // Problems of the other files are reported as well.
-            let mut causes = kubelet::problems_of_files(self);
-            causes.extend(problems("agent", wrong));
-            Failure::all(causes)
+            let read = load_kubelet(self.kubelet.as_deref(), self.kubelet_drop_ins.as_deref());
+            let of_files = read.err().into_iter().flat_map(|wrong| problems("kubelet", wrong));
+            Failure::all(of_files.chain(problems("agent", wrong)).collect())
         })?;
-        let (configuration, source) = kubelet::find(self, &agent)?;
+        let mut fallback_notes = Vec::new();
+        let (configuration, configz) = self.find_kubelet_settings(&agent, &mut fallback_notes)?;
         let KubeletConfiguration {
             mut policy,
             container_runtime_endpoint,
@@ -105,12 +110,10 @@ impl ConfigurationFiles {
         Ok(Configuration {
             policy,
             min_image_age: image_minimum_gc_age,
-            stats_summary: is_summary.then(|| KubeletClient {
-                caller: self.caller.clone(),
-                configz: agent.thresholds.configz.clone(),
-            }),
-            notes: source.notes.iter().cloned().chain(notes).collect(),
-            kubelet: source,
+            stats_summary: is_summary.then(|| self.kubelet_client(&agent)),
+            configz,
+            is_fallback: !fallback_notes.is_empty(),
+            notes: fallback_notes.into_iter().chain(notes).collect(),
             agent,
         })
     }
@@ -132,6 +135,67 @@ impl ConfigurationFiles {
         agent.action().check().map_err(|problem| problem.in_file(agent.file.as_deref()))?;
         Ok(agent)
     }
+
+    /// Returns the kubelet's settings from the source that the AgentConfiguration names. If that is `/configz`, they are
+    /// those of its response, which is returned as well; else of its last response, else of the kubelet's files. Adds
+    /// a warning to `notes` if another source than the configured one is used.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the settings, or why there are none.
+    fn find_kubelet_settings(
+        &self,
+        agent: &AgentConfiguration,
+        notes: &mut Vec<String>,
+    ) -> Result<(KubeletConfiguration, Option<Effective>), Failure> {
+        let files = self.kubelet_files(agent);
+        match agent.thresholds.source {
+            ThresholdSource::Files => return Ok((from_files(&files)?, None)),
+            ThresholdSource::Inline => {
+                let configuration = agent.resolve_inline().map_err(|wrong| failure_of("agent", wrong))?;
+                return Ok((configuration, None));
+            }
+            ThresholdSource::Configz => {}
+        }
+        let mut warn = |why: Failure, counts| {
+            notes.extend(why.into_causes().into_iter().map(|cause| format!("{cause}; {counts}")));
+        };
+        let effective = match (kubelet_api::read_configz(&self.kubelet_client(agent)), &self.last_configz) {
+            (Ok(effective), _) => effective,
+            (Err(why), Some(last)) => {
+                warn(why, "what it said last counts");
+                last.clone()
+            }
+            (Err(why), None) if files == KubeletFiles::default() => return Err(why),
+            (Err(why), None) => {
+                warn(why, "its files count, without its command line");
+                return Ok((from_files(&files)?, None));
+            }
+        };
+        let configuration = effective.resolve().map_err(|wrong| failure_of("kubelet", wrong))?;
+        Ok((configuration, Some(effective)))
+    }
+
+    /// Returns the kubelet's files. The command line overrides the AgentConfiguration.
+    fn kubelet_files(&self, agent: &AgentConfiguration) -> KubeletFiles {
+        let KubeletFiles { config, config_dir } = &agent.thresholds.files;
+        KubeletFiles {
+            config: self.kubelet.as_ref().or(config.as_ref()).cloned(),
+            config_dir: self.kubelet_drop_ins.as_ref().or(config_dir.as_ref()).cloned(),
+        }
+    }
+
+    fn kubelet_client(&self, agent: &AgentConfiguration) -> KubeletClient {
+        KubeletClient {
+            kubeconfig: self.kubeconfig.clone(),
+            node_name: self.node_name.clone(),
+            node_ip: self.node_ip.clone(),
+            configz: agent.thresholds.configz.clone(),
+        }
+    }
+}
+
+fn from_files(KubeletFiles { config, config_dir }: &KubeletFiles) -> Result<KubeletConfiguration, Failure> {
+    load_kubelet(config.as_deref(), config_dir.as_deref()).map_err(|wrong| failure_of("kubelet", wrong))
 }
 
 /// Returns whether the thresholds are raised: where a kubelet acts on them as well, the agent must act first.
@@ -287,7 +351,7 @@ impl Options {
     /// there, in a dry run as well.
     pub(super) fn state_dir(&self, action: ActionSettings) -> Option<PathBuf> {
         let uses_server = self.configuration.in_cluster || action.requests_evictions();
-        let in_pod = self.configuration.caller.kubeconfig.is_none() && uses_server;
+        let in_pod = self.configuration.kubeconfig.is_none() && uses_server;
         self.state_dir.clone().or_else(|| in_pod.then(|| STATE_DIR.into()))
     }
 

@@ -25,7 +25,7 @@ const LOOPBACK: &str = "127.0.0.1";
 pub(crate) const MIN_SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// An endpoint of the kubelet.
-struct Endpoint {
+struct KubeletEndpoint {
     path: &'static str,
     /// What it returns of the kubelet.
     subject: &'static str,
@@ -34,31 +34,28 @@ struct Endpoint {
 }
 
 /// The running configuration of the kubelet.
-const CONFIGZ: Endpoint = Endpoint {
+const CONFIGZ: KubeletEndpoint = KubeletEndpoint {
     path: "/configz",
     subject: "configuration",
     help: "the agent needs get for nodes/configz, or for nodes/proxy with kubelets before 1.33",
 };
 
 /// The Summary of `stats/v1alpha1`.
-const STATS_SUMMARY: Endpoint =
-    Endpoint { path: "/stats/summary", subject: "statistics", help: "the agent needs get for nodes/stats" };
-
-/// The credentials and the node of the requests to the kubelet.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Caller {
-    /// Kubeconfig; absent: the pod's service account.
-    pub kubeconfig: Option<PathBuf>,
-    /// The name of the node's object.
-    pub node_name: Option<String>,
-    /// An address of the node.
-    pub node_ip: Option<String>,
-}
+const STATS_SUMMARY: KubeletEndpoint = KubeletEndpoint {
+    path: "/stats/summary",
+    subject: "statistics",
+    help: "the agent needs get for nodes/stats",
+};
 
 /// A client for the kubelet of the node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KubeletClient {
-    pub(crate) caller: Caller,
+    /// Kubeconfig; absent: the pod's service account.
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// The name of the node's object.
+    pub(crate) node_name: Option<String>,
+    /// An address of the node.
+    pub(crate) node_ip: Option<String>,
     pub(crate) configz: Configz,
 }
 
@@ -69,16 +66,15 @@ impl KubeletClient {
     /// Why there is no response, with advice, or what is wrong with it.
     async fn get<T>(
         &self,
-        endpoint: &Endpoint,
+        endpoint: &KubeletEndpoint,
         parse: impl FnOnce(&[u8], &str) -> Result<T, String>,
     ) -> Result<T, Failure> {
-        let Self { caller, configz: Configz { address, port, .. } } = self;
-        let host = address.as_deref().or(caller.node_ip.as_deref()).unwrap_or(LOOPBACK);
+        let Self { node_name, node_ip, configz: Configz { address, port, .. }, .. } = self;
+        let host = address.as_deref().or(node_ip.as_deref()).unwrap_or(LOOPBACK);
         let host = host.trim_matches(['[', ']']);
         let place = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
         let operation = format!("ask the kubelet at {place} for its {}", endpoint.subject);
-        let read =
-            async { read_kubelet(&self.access(host)?, caller.node_name.as_deref(), endpoint.path).await };
+        let read = async { read_kubelet(&self.access(host)?, node_name.as_deref(), endpoint.path).await };
         match read.await {
             Ok(response) => {
                 let body = body(response, &operation, endpoint)?;
@@ -97,7 +93,7 @@ impl KubeletClient {
     fn access(&self, host: &str) -> Result<Access, RequestError> {
         let Configz { address: _, port, certificate_authority, server_name, insecure_skip_tls_verify } =
             &self.configz;
-        let mut access = Access::find(self.caller.kubeconfig.as_deref())?.to_kubelet(host, *port)?;
+        let mut access = Access::find(self.kubeconfig.as_deref())?.to_kubelet(host, *port)?;
         if let Some(file) = certificate_authority {
             access = access.with_certificate_authority(file.clone())?;
         }
@@ -108,7 +104,7 @@ impl KubeletClient {
     }
 }
 
-fn body(response: Response<Bytes>, operation: &str, endpoint: &Endpoint) -> Result<Bytes, Failure> {
+fn body(response: Response<Bytes>, operation: &str, endpoint: &KubeletEndpoint) -> Result<Bytes, Failure> {
     let status = response.status().as_u16();
     let body = response.into_body();
     let message = || String::from_utf8_lossy(&body).trim().chars().take(300).collect::<String>();

@@ -13,10 +13,10 @@
 //! Nothing on the main thread can delay the control loop. A slow reader of the output can delay neither thread.
 
 pub(crate) mod check;
+mod cleanup;
 pub(crate) mod cluster;
 pub(crate) mod config_reload;
 pub(crate) mod configuration;
-pub(crate) mod container_status;
 pub(crate) mod control_loop;
 pub(crate) mod kubelet_api;
 pub(crate) mod limit_monitor;
@@ -31,25 +31,22 @@ mod saved_config;
 pub(crate) mod service_manager;
 pub(crate) mod startup;
 pub(crate) mod state;
-mod state_dir;
 pub(crate) mod supervise;
 pub(crate) mod watchdog;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-pub use check::{Findings, check, find_capacities};
-pub use cluster::{Cleaned, await_daemon_set, clean_nodes};
+pub use check::{Findings, await_daemon_set, check, find_capacities};
+pub use cleanup::{CleanedDir, clean_nodes, clean_state_dir};
 pub use configuration::{ConfigurationFiles, EffectiveConfig, EffectiveThreshold, Options};
 pub use eviction_config::{Action, ActionSettings, DryRun};
 pub use eviction_node::backend::BackendSelection;
 pub use eviction_node::notify::timer::NAME as TIMER;
-pub use kubelet_api::Caller;
-pub use state_dir::{CleanedDir, clean_state_dir};
 pub use supervise::run;
 
 pub use crate::error::Failure;
 pub use crate::telemetry::event_log::NO_BACKEND;
-pub use crate::telemetry::line_writer::{LineQueue, LineWriter};
+pub use crate::telemetry::line_writer::LineWriter;
 
 /// The version, the commit and the version of the BPF ABI.
 pub const VERSION: &str = concat!(
@@ -112,4 +109,15 @@ impl StopSignals {
 pub(crate) fn start_runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| Failure::because("start a runtime", &error))
+}
+
+/// Runs a future on a new runtime.
+///
+/// # Errors
+/// If the runtime cannot be created.
+pub(crate) fn run_once<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
+    let runtime = start_runtime()?;
+    let result = runtime.block_on(future);
+    runtime.shutdown_background();
+    Ok(result)
 }

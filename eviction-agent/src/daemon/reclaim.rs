@@ -21,7 +21,7 @@ use eviction_cri::{
     RuntimeInfo, Space, read_runtime,
 };
 use eviction_node::clock::mono_ns;
-use eviction_node::file::ReasonText;
+use eviction_node::file::reason_text;
 use eviction_node::fs::NodeFileSystems;
 use eviction_node::pod_index::PodIndex;
 
@@ -57,6 +57,7 @@ pub(crate) struct ImageHistoryFile {
     boot_id: String,
 }
 
+/// The content of the file.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ImageHistoryDocument {
@@ -176,7 +177,7 @@ impl ReclaimExecutor {
         file_systems: NodeFileSystems,
     ) -> Result<Self, Failure> {
         let (executor, orders, reports) = Self::with_channels();
-        let node = Node { pods, file_systems, short: ShortFs::Image };
+        let node = NodeReader { pods, file_systems, short: ShortFs::Image };
         let work = move || match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => {
                 let known = history.as_ref().map(ImageHistoryFile::read).unwrap_or_default();
@@ -215,7 +216,7 @@ impl ReclaimExecutor {
 async fn run(
     mut reclaimer: Reclaimer,
     history: Option<ImageHistoryFile>,
-    mut node: Node,
+    mut node: NodeReader,
     mut orders: mpsc::Receiver<(ReclaimOrder, ShortFs)>,
     reports: mpsc::Sender<ReclaimReport>,
 ) {
@@ -256,13 +257,13 @@ async fn run(
 }
 
 /// The view of the node for the thread.
-struct Node {
+struct NodeReader {
     pods: watch::Receiver<PodsOfNode>,
     file_systems: NodeFileSystems,
     short: ShortFs,
 }
 
-impl NodeView for Node {
+impl NodeView for NodeReader {
     fn pods(&self) -> PodsOfNode {
         self.pods.borrow().clone()
     }
@@ -279,19 +280,16 @@ impl NodeView for Node {
                 bytes: stats.available.ok_or_else(|| io::Error::other("no available bytes"))?,
                 inodes: stats.inodes_free,
             }),
-            Reading::Unknown(why) => Err(io::Error::other(ReasonText(why).to_string())),
+            Reading::Unknown(why) => Err(io::Error::other(reason_text(why))),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use eviction_core::fixture::policy;
     use eviction_core::pod::Pod;
     use eviction_core::pods::KnownPod;
-    use eviction_cri::api::Image;
     use serde_json::json;
 
     use super::*;
@@ -357,11 +355,9 @@ mod tests {
     }
 
     fn history() -> ImageHistory {
-        let image = |id: &str| Image { id: id.to_owned(), ..Image::default() };
-        let mut history = ImageHistory::default();
-        let in_use = BTreeSet::from(["sha256:a".to_owned()]);
-        history.observe(Duration::from_millis(1_500), &[image("sha256:a"), image("sha256:b")], &in_use);
-        history
+        let seen = json!({"secs": 1, "nanos": 500_000_000});
+        let images = json!({"sha256:a": {"first": seen, "used": seen}, "sha256:b": {"first": seen}});
+        serde_json::from_value(json!({"images": images})).unwrap()
     }
 
     #[test]
@@ -370,6 +366,9 @@ mod tests {
         let file = ImageHistoryFile::new(folder.path(), "boot-1".to_owned());
         assert_eq!(file.read(), ImageHistory::default());
         file.write(&history()).unwrap();
+        let written = std::fs::read(folder.path().join(IMAGES_FILE)).unwrap();
+        let written: serde_json::Value = serde_json::from_slice(&written).unwrap();
+        assert_eq!(written, json!({"bootId": "boot-1", "history": history()}));
         assert_eq!(file.read(), history());
         assert_ne!(file.read(), ImageHistory::default());
         let after = ImageHistoryFile::new(folder.path(), "boot-2".to_owned());

@@ -81,7 +81,7 @@ impl ConfigWriter {
             );
         }
         let (policy_in_force, policies) = watch::channel(policy);
-        let (configz, responses) = watch::channel(configured.kubelet.effective.clone());
+        let (configz, responses) = watch::channel(configured.configz.clone());
         let writes = state_dir.map(|dir| tokio::spawn(write_changes(dir, saved, policies, responses)));
         (Self { configz, writes }, policy_in_force)
     }

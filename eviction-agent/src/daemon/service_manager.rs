@@ -20,7 +20,7 @@ impl ServiceManager {
     pub(crate) fn from_env() -> Self {
         let Some(address) = std::env::var_os("NOTIFY_SOCKET") else { return Self::default() };
         let text = |name| std::env::var(name).ok();
-        let watchdog = watchdog(text("WATCHDOG_USEC"), text("WATCHDOG_PID"), std::process::id());
+        let watchdog = parse_watchdog(text("WATCHDOG_USEC"), text("WATCHDOG_PID"), std::process::id());
         Self::at(&address, watchdog).unwrap_or_else(|error| {
             tracing::warn!(%error, ?address, "NOTIFY_SOCKET: systemd is not notified");
             Self::default()
@@ -60,7 +60,7 @@ fn connect(address: &OsStr) -> io::Result<UnixDatagram> {
 }
 
 /// Returns the unit's `WatchdogSec`, if it is meant for this process.
-fn watchdog(usec: Option<String>, pid: Option<String>, own: u32) -> Option<Duration> {
+fn parse_watchdog(usec: Option<String>, pid: Option<String>, own: u32) -> Option<Duration> {
     let is_own = pid.is_none_or(|pid| pid.parse() == Ok(own));
     let usec: u64 = usec.filter(|_| is_own)?.parse().ok()?;
     (usec > 0).then(|| Duration::from_micros(usec))
@@ -127,13 +127,13 @@ mod tests {
     #[test]
     fn the_watchdog_interval_applies_only_to_its_process() {
         let text = |text: &str| Some(text.to_owned());
-        assert_eq!(watchdog(text("30000000"), None, 7), Some(Duration::from_secs(30)));
-        assert_eq!(watchdog(text("30000000"), text("7"), 7), Some(Duration::from_secs(30)));
+        assert_eq!(parse_watchdog(text("30000000"), None, 7), Some(Duration::from_secs(30)));
+        assert_eq!(parse_watchdog(text("30000000"), text("7"), 7), Some(Duration::from_secs(30)));
         for (usec, pid) in
             [("30000000", text("8")), ("30000000", text("x")), ("0", None), ("-1", None), ("", None)]
         {
-            assert_eq!(watchdog(text(usec), pid, 7), None);
+            assert_eq!(parse_watchdog(text(usec), pid, 7), None);
         }
-        assert_eq!(watchdog(None, None, 7), None);
+        assert_eq!(parse_watchdog(None, None, 7), None);
     }
 }

@@ -29,12 +29,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::cluster::{self, Cluster, EvictionSender, NodeStatusSender};
 use super::config_reload::{Reload, reclaims};
 use super::configuration::{Configuration, ConfigurationFiles, STATE_DIR};
-use super::container_status::ContainerStatusTracker;
 use super::control_loop::{
-    Command, ControlLoop, Gauges, KillOrders, OutageFreezes, PodStorageWatch, ReclaimState, State,
-    StateSender, TaskTotals,
+    Command, ContainerStatusTracker, ControlLoop, Gauges, IterationState, KillOrders, PodStorageWatch,
+    ReclaimState, StateSender, TaskTotals,
 };
-use super::limit_monitor::Limits;
+use super::limit_monitor::LimitMonitor;
 use super::memory_notifier::MemoryNotifier;
 use super::oom_counters::OomCounters;
 use super::rate_limit::RateLimit;
@@ -45,7 +44,7 @@ use crate::daemon::check::capacity;
 use crate::daemon::configuration::Options;
 use crate::error::{Failure, chain};
 use crate::spsc::Receiver;
-use crate::telemetry::health::Heartbeat;
+use crate::telemetry::health::Health;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::queue::{DecisionIds, TelemetryEvent, TelemetryQueue};
 use crate::telemetry::recording::recorder::RecordingQueue;
@@ -90,7 +89,7 @@ pub(crate) struct Plan {
     pub(crate) node_pods: Option<watch::Receiver<PodsOfNode>>,
     telemetry: TelemetryQueue,
     metrics: Arc<Metrics>,
-    pub(crate) heartbeat: Heartbeat,
+    pub(crate) health: Arc<Health>,
     pub(crate) watermarks: Watermarks,
 }
 
@@ -119,10 +118,10 @@ pub(crate) fn prepare(
     let root = resolve_root(&host, &options.cgroup_root)?;
     let (results, eviction_results) = mpsc::channel(RESULTS);
     // One client for all requests: they share its connection.
-    let ConfigurationFiles { caller, in_cluster, .. } = &options.configuration;
+    let ConfigurationFiles { kubeconfig, in_cluster, .. } = &options.configuration;
     let connects = action.requests_evictions() || *in_cluster;
     let observer = cluster::observer(Arc::clone(metrics));
-    let client = connects.then(|| cluster::connect(caller.kubeconfig.as_deref(), observer)).transpose()?;
+    let client = connects.then(|| cluster::connect(kubeconfig.as_deref(), observer)).transpose()?;
     let (mut cluster, mut evictions, mut node) = (client.map(Cluster::new), None, None);
     if let Some(cluster) = &mut cluster {
         if action.requests_evictions() {
@@ -174,7 +173,7 @@ pub(crate) fn prepare(
         node_pods: None,
         telemetry,
         metrics: Arc::clone(metrics),
-        heartbeat: Heartbeat::new(),
+        health: Arc::new(Health::new()),
         watermarks: Watermarks::default(),
         load: LoadOptions {
             choice: options.choice.clone(),
@@ -229,7 +228,7 @@ pub(crate) fn run_control_loop(
         require_backends(&choice, &sources)?;
         let sources = sources.into_iter().map(event_log::Backend::from).collect();
         // The watchdog checks the loop from here on. The time until now is not an iteration.
-        control_loop.heartbeat.begin_iteration(mono_ns());
+        control_loop.health.begin_iteration(mono_ns());
         // The receiver is closed if the main thread is ending already.
         let capacity = control_loop.node_sampler.capacity();
         drop(ready.send(Ready { sources, capacity, thread: rustix::thread::gettid() }));
@@ -267,13 +266,13 @@ pub(crate) fn build(mut plan: Plan, pod_index: PodIndex) -> Result<(ControlLoop,
     let mut control_loop = ControlLoop {
         clock,
         memory_levels: ThresholdLevels::default(),
-        limits: Limits::new(plan.configuration.agent.memory_limits.warn_percent),
+        limits: LimitMonitor::new(plan.configuration.agent.memory_limits.warn_percent),
         pid_levels: ThresholdLevels::default(),
-        state: State::default(),
+        state: IterationState::default(),
         engine: Engine::new(plan.policy),
         storage: PodStorageWatch::new(
             plan.host.clone(),
-            plan.disks.storage(&plan.host, whole_machine),
+            plan.disks.of_pod_storage(&plan.host, whole_machine),
             plan.configuration.stats_summary.take(),
         ),
         node_sampler,
@@ -288,13 +287,12 @@ pub(crate) fn build(mut plan: Plan, pod_index: PodIndex) -> Result<(ControlLoop,
         executor: plan.executor,
         rate_limit,
         evictions: plan.evictions,
-        freezes: OutageFreezes::default(),
         node: plan.node,
         eviction_results: plan.eviction_results,
         reclaim: ReclaimState::new(reclaim),
         telemetry: plan.telemetry,
         gauges: Gauges::new(&plan.metrics),
-        heartbeat: plan.heartbeat,
+        health: plan.health,
         metrics: plan.metrics,
         task_totals: TaskTotals::default(),
         state_sender: plan.state_sender,

@@ -4,7 +4,6 @@
 pub mod live;
 mod markdown;
 pub mod recording;
-mod series;
 pub(crate) mod server;
 #[cfg(test)]
 mod tests;
@@ -16,7 +15,6 @@ use std::io::{self, Read as _};
 use eviction_core::signal::{Resource, Signal};
 use eviction_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
-use series::Series;
 
 use crate::telemetry::live::state::{PodState, SignalState};
 
@@ -285,6 +283,70 @@ impl SignalReport {
             self.thresholds.len() - 1
         });
         &mut self.thresholds[index].values
+    }
+}
+
+/// Values with their times in milliseconds since 1970, in ascending order.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+struct Series {
+    times_ms: Vec<i64>,
+    values: Vec<i64>,
+}
+
+impl Series {
+    /// Adds a value. Of the values in the same interval of `interval_ms`, the one that `select` returns is kept, the
+    /// least or the greatest, with its time. A value with a time before the last one is ignored.
+    fn push(&mut self, at: Timestamp, value: i64, interval_ms: i64, select: fn(i64, i64) -> i64) {
+        let at = at.as_millisecond();
+        let interval = |time: i64| time.div_euclid(interval_ms.max(1));
+        if let (Some(time), Some(kept)) = (self.times_ms.last_mut(), self.values.last_mut()) {
+            if at < *time {
+                return;
+            }
+            if interval(at) == interval(*time) {
+                if select(*kept, value) != *kept {
+                    (*time, *kept) = (at, value);
+                }
+                return;
+            }
+        }
+        self.times_ms.push(at);
+        self.values.push(value);
+    }
+
+    /// Adds a value that holds from this time on. A value equal to the last one is ignored.
+    fn step(&mut self, at: Timestamp, value: i64) {
+        if self.values.last() != Some(&value) {
+            self.push(at, value, 1, i64::max);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    fn last(&self) -> Option<i64> {
+        self.values.last().copied()
+    }
+
+    fn least(&self) -> Option<i64> {
+        self.values.iter().copied().min()
+    }
+
+    fn most(&self) -> Option<i64> {
+        self.values.iter().copied().max()
+    }
+
+    /// Removes points before this time.
+    fn remove_before(&mut self, at: Timestamp) {
+        let old = self.times_ms.partition_point(|time| *time < at.as_millisecond());
+        self.times_ms.drain(..old);
+        self.values.drain(..old);
     }
 }
 

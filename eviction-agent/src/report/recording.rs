@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use eviction_core::decision::{Decision, DecisionKind};
 use eviction_core::engine::Engine;
-use eviction_core::explain::{Explainer, Style};
+use eviction_core::explain::Explainer;
 use eviction_core::input::{Event, Input};
 use eviction_core::oom::{OomKill, OomUpdate};
 use eviction_core::progress::NotEvicted;
@@ -80,16 +80,17 @@ fn read_with(
     }
     let report = Report::new(path.display().to_string(), from, to);
     let report = Report { max_events, warnings: unreadable, ..report };
-    let mut builder = Builder::new(report, recorded);
+    let mut report = RecordingReport::new(report, recorded);
     let mut replay = Replay::of(path).map_err(failed)?;
     while let Some((item, decision)) = replay.next() {
-        builder.take(&item, decision, replay.engine());
+        report.take(&item, decision, replay.engine());
     }
-    Ok(builder.finish())
+    Ok(report.finish())
 }
 
+/// The report of a recording so far.
 #[derive(Default)]
-struct Builder {
+struct RecordingReport {
     report: Report,
     /// The times of recorded decisions.
     recorded: BTreeSet<Timestamp>,
@@ -106,7 +107,7 @@ struct Builder {
     pod_ms: i64,
 }
 
-impl Builder {
+impl RecordingReport {
     fn new(report: Report, recorded: BTreeSet<Timestamp>) -> Self {
         let length = report.to.as_millisecond().saturating_sub(report.from.as_millisecond());
         let interval = |points: u32| length / i64::from(points) + 1;
@@ -306,7 +307,7 @@ impl Builder {
 }
 
 fn decision_report(record: &DecisionRecord, evaluation: &EvaluationRecord) -> DecisionReport {
-    let mut explainer = Explainer::new(Style::Plain);
+    let mut explainer = Explainer::default();
     let explanation = explainer.explain(record) + &explainer.finish();
     let first = explanation.lines().next().unwrap_or_default();
     let title = first.split_once("  ").map_or(first, |(_, title)| title).to_owned();

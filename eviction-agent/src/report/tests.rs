@@ -15,7 +15,7 @@ use crate::scenario::recording::evicts;
 use crate::scenario::recording_tests::golden_recording;
 use crate::telemetry::recording::tests::{key_of, limits};
 use crate::telemetry::recording::writer::Writer;
-use crate::telemetry::recording::{Header, Recorded};
+use crate::telemetry::recording::{Recorded, SegmentHeader};
 
 fn golden() -> Report {
     let report = read(golden_recording().path(), |all| all).unwrap();
@@ -48,7 +48,7 @@ fn a_part_of_a_recording_is_reported() {
 #[test]
 fn oom_kills_are_reported_and_an_oom_group_is_one_event() {
     let folder = tempfile::tempdir().unwrap();
-    let mut writer = Writer::open(limits(folder.path()), Header::default()).unwrap();
+    let mut writer = Writer::open(limits(folder.path()), SegmentHeader::default()).unwrap();
     let mut write = |recorded: Recorded| writer.take(&recorded, |at| at).unwrap();
     write(Recorded::Key(Box::new(key_of(policy(Vec::new())))));
     for (second, pid, oom_group) in [(1, 7, None), (1, 7, None), (2, 8, Some(42)), (2, 9, Some(42))] {
@@ -71,7 +71,7 @@ fn oom_kills_are_reported_and_an_oom_group_is_one_event() {
 #[test]
 fn changes_of_signals_conditions_and_the_configuration_are_reported() {
     let folder = tempfile::tempdir().unwrap();
-    let mut writer = Writer::open(limits(folder.path()), Header::default()).unwrap();
+    let mut writer = Writer::open(limits(folder.path()), SegmentHeader::default()).unwrap();
     let mut write = |recorded: Recorded| writer.take(&recorded, |at| at).unwrap();
     let policy = enhanced(vec![hard(Signal::MemoryAvailable, "100")], |it| it.unavailable_after_samples = 2);
     write(Recorded::Key(Box::new(key_of(policy.clone()))));
@@ -122,7 +122,7 @@ const MI: u64 = 1 << 20;
 /// Writes a recording of `seconds` seconds and `pods` pods. Every 200 s a pod starts, grows and is evicted. The first
 /// one is [`HOSTILE`].
 fn record(directory: &Path, seconds: i64, pods: usize) {
-    let mut writer = Writer::open(limits(directory), Header::default()).unwrap();
+    let mut writer = Writer::open(limits(directory), SegmentHeader::default()).unwrap();
     let mut write = |recorded: Recorded| writer.take(&recorded, |at| at).unwrap();
     let policy = policy(vec![hard(Signal::MemoryAvailable, "512Mi"), hard(Signal::NodeFsAvailable, "10%")]);
     let worker = |number: usize| Pod {
@@ -263,4 +263,14 @@ fn running_agent_is_reported_from_its_api_responses() {
     live.take(&state(5000, 700), "");
     let report = live.report();
     assert_eq!((report.from, report.signals[0].least), (at(4400), 700), "ten minutes are remembered");
+}
+
+#[test]
+fn series_keeps_the_least_value_of_each_interval_with_its_time() {
+    let mut series = Series::default();
+    let times = [0, 400, 900, 1000, 700, 2500];
+    for (time, value) in times.into_iter().zip([5, 3, 4, 9, 1, 2]) {
+        series.push(Timestamp::from_millisecond(time).unwrap(), value, 1000, i64::min);
+    }
+    assert_eq!((series.times_ms, series.values), (vec![400, 1000, 2500], vec![3, 9, 2]));
 }

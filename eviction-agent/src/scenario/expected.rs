@@ -58,17 +58,17 @@ pub struct ExpectedStep {
     pub ignored_annotations: Vec<Value>,
     /// OOM kills since the last step.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub oom_kills: Vec<KillBrief>,
+    pub oom_kills: Vec<OomKillOutcome>,
     /// Causes of terminations that were decided since the last step.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub terminations: Vec<TerminationBrief>,
+    pub terminations: Vec<TerminationOutcome>,
 }
 
 impl ExpectedStep {
     /// Returns the short form of a step's record. `since`: the records of all decisions since the last step.
     pub(super) fn of(record: &DecisionRecord, since: &[DecisionRecord]) -> Self {
         let kill = |record: &DecisionRecord| match &record.subject {
-            RecordSubject::Oom(OomUpdate::Kill(kill)) => Some(KillBrief::of(kill)),
+            RecordSubject::Oom(OomUpdate::Kill(kill)) => Some(OomKillOutcome::of(kill)),
             _ => None,
         };
         let step = Self {
@@ -76,7 +76,7 @@ impl ExpectedStep {
             unknown_conditions: record.unknown_conditions.iter().map(ToString::to_string).collect(),
             proposal: since.iter().rev().find_map(|it| it.proposal.as_ref()).map(proposal),
             oom_kills: since.iter().filter_map(kill).collect(),
-            terminations: since.iter().flat_map(|it| &it.terminations).map(TerminationBrief::of).collect(),
+            terminations: since.iter().flat_map(|it| &it.terminations).map(TerminationOutcome::of).collect(),
             ..Self::default()
         };
         match &record.subject {
@@ -252,10 +252,10 @@ fn diff_at(
     }
 }
 
-/// An OOM kill, in brief.
+/// The short form of an OOM kill.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct KillBrief {
+pub struct OomKillOutcome {
     /// The UID of the pod. Empty if the victim was not in a pod.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub uid: String,
@@ -282,10 +282,10 @@ pub struct KillBrief {
     pub repeated: bool,
 }
 
-/// The termination of a container, in brief.
+/// The short form of the termination of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct TerminationBrief {
+pub struct TerminationOutcome {
     /// The UID of the pod.
     pub uid: String,
     /// The container.
@@ -302,7 +302,7 @@ pub struct TerminationBrief {
     pub contributing: Vec<TerminationCause>,
 }
 
-impl KillBrief {
+impl OomKillOutcome {
     fn of(kill: &OomKill) -> Self {
         Self {
             uid: kill.pod_uid.as_deref().unwrap_or_default().to_owned(),
@@ -318,7 +318,7 @@ impl KillBrief {
     }
 }
 
-impl TerminationBrief {
+impl TerminationOutcome {
     fn of(terminated: &ContainerTerminated) -> Self {
         Self {
             uid: terminated.container.pod_uid.to_string(),

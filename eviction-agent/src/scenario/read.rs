@@ -2,6 +2,7 @@
 //! compressed with zstd.
 
 use std::io::{self, BufRead, Cursor};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use serde::de::IgnoredAny;
@@ -55,64 +56,53 @@ fn in_file(path: &Path) -> impl Iterator<Item = CaseResult> + use<> {
         (path.display().to_string(), zstd_stream::open(path))
     };
     let (stream, error) = match reader {
-        Ok(reader) => (Some(Stream { name, reader, number: 0 }), None),
+        Ok(reader) => (Some(in_stream(name, reader)), None),
         Err(error) => (None, Some(Err(read_error(&name, &error)))),
     };
     error.into_iter().chain(stream.into_iter().flatten())
 }
 
 /// Reads one scenario per line, unless the whole stream is one over several lines.
-struct Stream {
-    name: String,
-    reader: Box<dyn BufRead>,
-    /// The number of the line that was read last.
-    number: usize,
+fn in_stream(name: String, mut reader: Box<dyn BufRead>) -> impl Iterator<Item = CaseResult> {
+    // The number of the line that was read last.
+    let mut number = 0;
+    iter::from_fn(move || match next_text(&mut reader, &mut number) {
+        Ok(text) if text.is_empty() => None,
+        Ok(text) => Some(serde_json::from_slice(text.trim_ascii_end()).map_err(|error| {
+            let line = number - 1 + error.line().max(1);
+            format!("parse {name}:{line}: {error}")
+        })),
+        Err(error) => {
+            // The position is unknown after an error.
+            reader = Box::new(io::empty());
+            Some(Err(read_error(&name, &error)))
+        }
+    })
 }
 
-impl Iterator for Stream {
-    type Item = CaseResult;
-
-    fn next(&mut self) -> Option<CaseResult> {
-        match self.next_text() {
-            Ok(text) if text.is_empty() => None,
-            Ok(text) => Some(serde_json::from_slice(text.trim_ascii_end()).map_err(|error| {
-                let line = self.number - 1 + error.line().max(1);
-                format!("parse {}:{line}: {error}", self.name)
-            })),
-            Err(error) => {
-                // The position is unknown after an error.
-                self.reader = Box::new(io::empty());
-                Some(Err(read_error(&self.name, &error)))
-            }
+/// Returns the next line that is not blank, or all lines if they are one value. Returns an empty text at
+/// the end. `number` is that of the line that was read last.
+fn next_text(reader: &mut Box<dyn BufRead>, number: &mut usize) -> io::Result<Vec<u8>> {
+    let (is_first, mut text) = (*number == 0, Vec::new());
+    while text.trim_ascii().is_empty() {
+        text.clear();
+        *number += 1;
+        if reader.read_until(b'\n', &mut text)? == 0 {
+            return Ok(text);
         }
     }
-}
-
-impl Stream {
-    /// Returns the next line that is not blank, or all lines if they are one value. Returns an empty text at
-    /// the end.
-    fn next_text(&mut self) -> io::Result<Vec<u8>> {
-        let (is_first, mut text) = (self.number == 0, Vec::new());
-        while text.trim_ascii().is_empty() {
-            text.clear();
-            self.number += 1;
-            if self.reader.read_until(b'\n', &mut text)? == 0 {
-                return Ok(text);
-            }
+    if is_first && !is_value(&text) {
+        // This is either a value over several lines, or a stream with an invalid first line.
+        let mut rest = Vec::new();
+        reader.read_to_end(&mut rest)?;
+        let is_stream =
+            rest.split(|byte| *byte == b'\n').any(|line| line.first() == Some(&b'{') && is_value(line));
+        if !is_stream {
+            text.append(&mut rest);
         }
-        if is_first && !is_value(&text) {
-            // This is either a value over several lines, or a stream with an invalid first line.
-            let mut rest = Vec::new();
-            self.reader.read_to_end(&mut rest)?;
-            let is_stream =
-                rest.split(|byte| *byte == b'\n').any(|line| line.first() == Some(&b'{') && is_value(line));
-            if !is_stream {
-                text.append(&mut rest);
-            }
-            self.reader = Box::new(Cursor::new(rest));
-        }
-        Ok(text)
+        *reader = Box::new(Cursor::new(rest));
     }
+    Ok(text)
 }
 
 fn is_value(text: &[u8]) -> bool {

@@ -20,14 +20,14 @@ use crate::report;
 use crate::telemetry::recording::reader::{Item, Items};
 use crate::telemetry::recording::tests::{key_of, limits};
 use crate::telemetry::recording::writer::Writer;
-use crate::telemetry::recording::{Header, Key, Recorded};
+use crate::telemetry::recording::{Key, Recorded, SegmentHeader};
 
 /// The available memory, second by second. A pod is evicted when it is below 100.
 const AVAILABLE: [u64; 8] = [900, 500, 350, 200, 90, 206, 400, 800];
 
 /// Runs an engine and records its inputs in two segments.
 fn record(directory: &Path, boot: &str) {
-    let header = Header { run: boot.to_owned(), boot_id: boot.to_owned(), ..Header::default() };
+    let header = SegmentHeader { run: boot.to_owned(), boot_id: boot.to_owned(), ..SegmentHeader::default() };
     let mut writer = Writer::open(limits(directory), header).unwrap();
     let policy = policy(vec![hard(MemoryAvailable, "100")]);
     let mut engine = Engine::new(policy.clone());
@@ -103,7 +103,7 @@ fn replay_of_a_recording_makes_the_same_decisions() {
 #[test]
 fn explanation_of_a_recording_has_its_oom_kills_and_terminated_containers() {
     let folder = tempfile::tempdir().unwrap();
-    let mut writer = Writer::open(limits(folder.path()), Header::default()).unwrap();
+    let mut writer = Writer::open(limits(folder.path()), SegmentHeader::default()).unwrap();
     let mut write = |recorded: Recorded| writer.take(&recorded, |at| at).unwrap();
     write(Recorded::Key(Box::new(key_of(policy(Vec::new())))));
     let kill = OomKill { pod_uid: Some("a".into()), pid: 7, ..OomKill::default() };
@@ -146,7 +146,7 @@ fn differing_decision_is_reported_with_its_field() {
     let segment = folder.path().join("00000000-20260105T080000Z.rec");
     // The same inputs with another decision.
     let other = tempfile::tempdir().unwrap();
-    let mut writer = Writer::open(limits(other.path()), Header::default()).unwrap();
+    let mut writer = Writer::open(limits(other.path()), SegmentHeader::default()).unwrap();
     for item in Items::of_files([segment]) {
         let recorded = match item.unwrap() {
             Item::Key(key) => Recorded::Key(key),

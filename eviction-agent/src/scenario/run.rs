@@ -70,7 +70,7 @@ pub fn run(scenario: Scenario, overrides: &Overrides) -> Result<ExplainedScenari
 
 /// Returns the policy, or the stage at which the configuration fails and the error.
 fn policy(kubelet: &Value, agent: &Value, overrides: &Overrides) -> Result<Policy, (&'static str, String)> {
-    let kubelet = kubelet_policy(kubelet).map_err(|error| (error.stage, error.text))?;
+    let kubelet = kubelet_policy(kubelet)?;
     let mut agent = match &overrides.agent {
         Some(agent) => agent.clone(),
         None => parse_agent(agent).map_err(|problems| ("agent", problems.to_string()))?,

@@ -29,7 +29,7 @@ use crate::source::summary::Summary;
 pub(super) struct Simulator {
     engine: Engine,
     filesystems: Filesystems,
-    pods: Vec<(Arc<KnownPod>, PodState)>,
+    pods: Vec<(Arc<KnownPod>, TerminationState)>,
     indexes: HashMap<Box<str>, usize>,
     /// The records of all decisions.
     pub(super) reports: Vec<DecisionRecord>,
@@ -37,9 +37,9 @@ pub(super) struct Simulator {
     reported: usize,
 }
 
-/// The state of a pod.
+/// How far the termination of a pod is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PodState {
+enum TerminationState {
     Active,
     /// Evicted, and the engine does not have the result yet.
     Terminating,
@@ -49,7 +49,7 @@ enum PodState {
 impl Simulator {
     pub(super) fn new(policy: Policy, filesystems: Filesystems, pods: Vec<Pod>) -> Self {
         let indexes = pods.iter().enumerate().map(|(index, pod)| (pod.uid.clone(), index)).collect();
-        let active = |pod| (Arc::new(KnownPod::new(pod, &policy)), PodState::Active);
+        let active = |pod| (Arc::new(KnownPod::new(pod, &policy)), TerminationState::Active);
         let pods = pods.into_iter().map(active).collect();
         Self { engine: Engine::new(policy), filesystems, indexes, pods, reports: Vec::new(), reported: 0 }
     }
@@ -117,7 +117,8 @@ impl Simulator {
     fn report_results(&mut self, step: &Step) {
         if let Some(results) = &step.eviction_results {
             for EvictedPod { uid, error } in results {
-                let state = if error.is_empty() { PodState::Terminated } else { PodState::Active };
+                let state =
+                    if error.is_empty() { TerminationState::Terminated } else { TerminationState::Active };
                 self.report_result(step, uid, state, error);
             }
             return;
@@ -126,13 +127,13 @@ impl Simulator {
         for index in 0..self.pods.len() {
             let (known, state) = &self.pods[index];
             let uid = known.pod.uid.clone();
-            if *state == PodState::Terminating && !named.contains(&*uid) {
-                self.report_result(step, &uid, PodState::Terminated, "");
+            if *state == TerminationState::Terminating && !named.contains(&*uid) {
+                self.report_result(step, &uid, TerminationState::Terminated, "");
             }
         }
     }
 
-    fn report_result(&mut self, step: &Step, uid: &str, state: PodState, error: &str) {
+    fn report_result(&mut self, step: &Step, uid: &str, state: TerminationState, error: &str) {
         self.set_state(uid, state);
         let result = if error.is_empty() { Ok(()) } else { Err(error.into()) };
         self.step_engine(step, Event::Evicted { uid: uid.into(), result });
@@ -144,7 +145,7 @@ impl Simulator {
             None => self
                 .pods
                 .iter()
-                .filter(|(_, state)| *state != PodState::Terminated)
+                .filter(|(_, state)| *state != TerminationState::Terminated)
                 .map(|(known, _)| Arc::clone(known))
                 .collect(),
         }
@@ -183,13 +184,13 @@ impl Simulator {
             outcome.evictions.push(eviction_outcome(eviction, &known.pod, &step.kill_error));
             let uid = &known.pod.uid;
             match &*step.kill_error {
-                "" => self.set_state(uid, PodState::Terminating),
-                error => self.report_result(step, uid, PodState::Active, error),
+                "" => self.set_state(uid, TerminationState::Terminating),
+                error => self.report_result(step, uid, TerminationState::Active, error),
             }
         }
     }
 
-    fn set_state(&mut self, uid: &str, state: PodState) {
+    fn set_state(&mut self, uid: &str, state: TerminationState) {
         if let Some(&index) = self.indexes.get(uid) {
             self.pods[index].1 = state;
         }

@@ -1,11 +1,12 @@
 //! Turns the events of the telemetry queue into event lines, metrics and Kubernetes Events.
 
 mod decision;
-mod files;
 mod progress;
 
 use std::cell::Cell;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use tokio::sync::mpsc;
@@ -13,23 +14,24 @@ use tokio::sync::mpsc;
 use crate::telemetry::metrics::{Label, Metrics, backend_labels};
 use eviction_core::oom::{ContainerTerminated, LimitScope, MismatchKind, OomKill};
 use eviction_core::pod::PodRef;
-use eviction_core::signal::SignalSet;
+use eviction_core::reading::UnknownReason;
+use eviction_core::signal::{Signal, SignalSet};
 
 use eviction_bpf::EventClass;
 use eviction_config::PodMetrics;
 use eviction_kube::events::EventSink;
 
 use super::line_writer::{LOG_DROPPED, LineWriter};
-use super::pod_rates::PodRateExporter;
+use super::pod_metrics::{self, PodRateExporter};
 use crate::error::Failure;
 use crate::spsc::Receiver;
 use crate::telemetry::event_log::{self, Event, Line};
-use crate::telemetry::live::Live;
-use crate::telemetry::pod_memory;
+use crate::telemetry::live::{Live, lock};
 use crate::telemetry::queue::{DecisionIds, TelemetryEvent};
 use crate::telemetry::recording::recorder::ReportQueue;
+use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::clock::Clock;
-pub(crate) use files::SignalFiles;
+use eviction_node::file::{read_once, reason_text};
 pub(crate) use progress::{ENDS, RESULTS};
 
 /// Sources without BPF programs whose backend may fail at run time.
@@ -48,18 +50,18 @@ pub(crate) struct TelemetryExporter {
     /// Signals that have been known at any time.
     known: SignalSet,
     status: event_log::ReportedStatus,
-    pods: event_log::Pods,
+    pods: event_log::PodsEvent,
     pod_rates: PodRateExporter,
     /// The sink of Kubernetes Events, if the agent writes them.
     events: Option<EventSink>,
-    /// The files from which signals are read.
-    pub(crate) files: SignalFiles,
+    /// The files from which signals are read, see [`signal_files`].
+    pub(crate) files: BTreeMap<Signal, Vec<PathBuf>>,
     /// The name of the node object, if it is known.
     pub(crate) node: Option<String>,
     /// The pods whose memory is exported.
     pub(crate) pod_metrics: PodMetrics,
     /// The data of the local API.
-    pub(crate) live: Option<Live>,
+    pub(crate) live: Option<Arc<Mutex<Live>>>,
     /// The time of the last line on the steady clock.
     last_at: Cell<Timestamp>,
 }
@@ -82,10 +84,10 @@ impl TelemetryExporter {
             clock: Clock::start(),
             known: SignalSet::EMPTY,
             status: event_log::ReportedStatus::default(),
-            pods: event_log::Pods::default(),
+            pods: event_log::PodsEvent::default(),
             pod_rates: PodRateExporter::default(),
             events,
-            files: SignalFiles::default(),
+            files: BTreeMap::new(),
             node: None,
             pod_metrics: PodMetrics::Off,
             live: None,
@@ -129,7 +131,7 @@ impl TelemetryExporter {
         let log_error = |error: &serde_json::Error| tracing::error!(%error, "an event cannot be serialised");
         let Ok(json) = json.inspect_err(log_error) else { return };
         if let (Some(live), Some(json)) = (&self.live, &json) {
-            let mut live = live.lock();
+            let mut live = lock(live);
             live.events.push(line.at, json);
             if let Event::Started(started) = &line.event {
                 live.started = Some(started.clone());
@@ -153,14 +155,17 @@ impl TelemetryExporter {
             TelemetryEvent::Progress(update) => self.progress(update),
             TelemetryEvent::Event(event, at) => self.event(*event, at),
             TelemetryEvent::Unknown(signal, why, at) => {
-                let error = self.files.error(signal, why);
+                let error = self.read_error(signal, why);
                 self.publish(at, Event::SignalReadError { signal: signal.name(), error });
             }
             TelemetryEvent::Pods { pods, reread, pods_root, at } => {
-                self.files.set_pods_folder(pods_root.as_deref());
+                // Without a folder the previous files stay, because errors are about those.
+                if let Some(folder) = pods_root {
+                    self.files.insert(Signal::AllocatableMemoryAvailable, existing(memory_files(&folder)));
+                }
                 // Only a list that was read again clears the error.
                 let error = self.pods.error.clone().filter(|_| !reread);
-                self.pods(event_log::Pods { error, ..pods }, reread, at);
+                self.pods(event_log::PodsEvent { error, ..pods }, reread, at);
             }
             TelemetryEvent::PodsInvalid(error, at) => {
                 self.pods.error = Some(error);
@@ -169,21 +174,34 @@ impl TelemetryExporter {
             TelemetryEvent::PodActivity(deltas, at) => {
                 self.pod_rates.take(deltas, at, &self.metrics);
                 if let Some(live) = &self.live {
-                    live.lock().pods.stalls = self.pod_rates.stalls();
+                    lock(live).pods.stalls = self.pod_rates.stalls();
                 }
             }
             TelemetryEvent::PodSample(sample, _permit) => {
                 if let Some(recording) = &mut self.recording {
                     recording.usage(&sample);
                 }
-                pod_memory::export(self.pod_metrics, &sample, &self.metrics);
+                pod_metrics::export_memory(self.pod_metrics, &sample, &self.metrics);
                 self.pod_rates.expire(self.clock.now().mono_ns, &self.metrics);
                 if let Some(live) = &self.live {
-                    let mut live = live.lock();
+                    let mut live = lock(live);
                     live.pods.stalls = self.pod_rates.stalls();
                     live.pods.push(*sample);
                 }
             }
+        }
+    }
+
+    /// Returns the reason why a signal cannot be read: the operation, the file and the error.
+    fn read_error(&self, signal: Signal, why: UnknownReason) -> String {
+        if !matches!(why, UnknownReason::Unreadable(_) | UnknownReason::Failed) {
+            return error_text(why);
+        }
+        let files = self.files.get(&signal).map_or(&[][..], Vec::as_slice);
+        let failing = files.iter().find_map(|file| Some((file, read_once(file, MAX_FILE_BYTES).err()?)));
+        match failing.or_else(|| Some((files.first()?, why))) {
+            Some((file, why)) => format!("read {}: {}", file.display(), error_text(why)),
+            None => error_text(why),
         }
     }
 
@@ -234,7 +252,7 @@ impl TelemetryExporter {
     }
 
     /// Counts the objects that node reclaim removed. A dry run only lists them.
-    fn count_reclaimed(&self, reclaim: &event_log::NodeReclaim) {
+    fn count_reclaimed(&self, reclaim: &event_log::NodeReclaimEvent) {
         self.metrics.node_reclaims.with([reclaim.result]).inc();
         if reclaim.result == "listed" {
             return;
@@ -244,7 +262,7 @@ impl TelemetryExporter {
         self.metrics.node_reclaim_freed.inc_by(reclaim.freed_bytes);
     }
 
-    fn pods(&mut self, pods: event_log::Pods, reread: bool, at: Timestamp) {
+    fn pods(&mut self, pods: event_log::PodsEvent, reread: bool, at: Timestamp) {
         let gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
         self.metrics.pods_known.set(gauge(pods.pods_known));
         for (reason, count) in [
@@ -308,9 +326,71 @@ fn in_order(last: &Cell<Timestamp>, at: Timestamp) -> Timestamp {
     at
 }
 
+/// Files of a cgroup from which memory signals are read, of cgroup v1 and v2.
+const MEMORY_FILES: [&str; 6] = [
+    "memory.usage_in_bytes",
+    "memory.limit_in_bytes",
+    "memory.current",
+    "memory.max",
+    "memory.stat",
+    "cgroup.procs",
+];
+
+/// The maximum size that is read of a file. None of these files is larger.
+const MAX_FILE_BYTES: usize = 4 << 20;
+
+/// Returns the files from which the node's signals are read, for the errors of signals that cannot be read. Files that
+/// do not exist are left out. Signals of disks are not read from files.
+pub(crate) fn signal_files(root: &NodeRoot, proc: &Path) -> BTreeMap<Signal, Vec<PathBuf>> {
+    let memory = memory_files(&root.memory).chain([proc.join("meminfo")]);
+    let pids = root.pids.iter().map(|folder| folder.join("pids.current"));
+    [(Signal::MemoryAvailable, existing(memory)), (Signal::PidAvailable, existing(pids))].into()
+}
+
+fn memory_files(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    MEMORY_FILES.iter().map(|name| folder.join(name))
+}
+
+fn existing(files: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
+    files.filter(|file| file.exists()).collect()
+}
+
+/// Returns the reason as text, without the number that the standard library appends to an OS error.
+fn error_text(why: UnknownReason) -> String {
+    let text = reason_text(why);
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
 #[cfg(test)]
 mod tests {
+    use prometheus_client::metrics::counter::Counter;
+
     use super::*;
+
+    #[test]
+    fn an_error_names_the_file_and_the_cause() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["memory.usage_in_bytes", "memory.limit_in_bytes"] {
+            std::fs::write(folder.path().join(name), "1\n").unwrap();
+        }
+        let printer = LineWriter::start("test", std::io::sink(), Counter::default()).unwrap();
+        let (metrics, ids) = (Arc::new(Metrics::new("0", "0")), DecisionIds::of_this_start());
+        let mut exporter = TelemetryExporter::new(false, printer, metrics, ids, None);
+        let limit = folder.path().join("memory.limit_in_bytes");
+        for pods_root in [Some(folder.path().to_owned()), None] {
+            let (pods, at) = (event_log::PodsEvent::default(), Timestamp::UNIX_EPOCH);
+            exporter.take(TelemetryEvent::Pods { pods, reread: false, pods_root, at });
+            let _removed = std::fs::remove_file(&limit);
+        }
+        let error = |signal, why| exporter.read_error(signal, why);
+        let not_found = format!("read {}: No such file or directory", limit.display());
+        assert_eq!(error(Signal::AllocatableMemoryAvailable, UnknownReason::Failed), not_found);
+        assert_eq!(error(Signal::PidAvailable, UnknownReason::Unreadable(13)), "Permission denied");
+        assert_eq!(error(Signal::AllocatableMemoryAvailable, UnknownReason::Stale), "too old");
+        exporter.files.insert(Signal::MemoryAvailable, vec![folder.path().join("memory.usage_in_bytes")]);
+        let error = exporter.read_error(Signal::NodeFsAvailable, UnknownReason::Unreadable(5));
+        assert_eq!(error, "Input/output error", "no file of memory is named for a disk");
+    }
 
     #[test]
     fn line_times_never_decrease() {

@@ -37,18 +37,12 @@ pub(crate) fn never_wait() {
     IS_NONBLOCKING.with(|nonblocking| nonblocking.set(true));
 }
 
-/// A queue that accepts lines from any thread.
+/// A thread that writes lines, and the queue in which it gets them from any thread. Clones share both.
 #[derive(Clone, Debug)]
-pub struct LineQueue {
+pub struct LineWriter {
     sender: Arc<Mutex<Sender<Box<[u8]>>>>,
     dropped: Counter,
-}
-
-/// A thread that writes lines.
-#[derive(Debug)]
-pub struct LineWriter {
-    queue: LineQueue,
-    thread: JoinHandle<()>,
+    thread: Arc<JoinHandle<()>>,
 }
 
 impl LineWriter {
@@ -61,7 +55,7 @@ impl LineWriter {
         let lost = dropped.clone();
         let thread = std::thread::Builder::new().name(name.to_owned());
         let thread = thread.spawn(move || write(out, receiver, &lost))?;
-        Ok(Self { queue: LineQueue { sender: Arc::new(Mutex::new(sender)), dropped }, thread })
+        Ok(Self { sender: Arc::new(Mutex::new(sender)), dropped, thread: Arc::new(thread) })
     }
 
     /// Starts the thread of the log.
@@ -72,15 +66,10 @@ impl LineWriter {
         Self::start("log", io::stderr(), LOG_DROPPED.clone())
     }
 
-    /// Returns the queue, for the log subscriber.
-    pub fn queue(&self) -> LineQueue {
-        self.queue.clone()
-    }
-
     /// Queues a line, or drops and counts it.
     pub(crate) fn print(&self, mut line: String) {
         line.push('\n');
-        self.queue.push(line.into_bytes().into());
+        self.push(line.into_bytes().into());
     }
 
     /// Waits until all lines are written, however long the reader takes.
@@ -94,16 +83,14 @@ impl LineWriter {
     }
 
     fn wait_until(self, end: Option<Instant>) {
-        // The log subscriber keeps its end of the queue for ever, so an empty line marks the end.
+        // The log subscriber keeps its clone for ever, so an empty line marks the end.
         let mut is_sent = false;
         while !self.thread.is_finished() && end.is_none_or(|end| Instant::now() < end) {
-            is_sent = is_sent || self.queue.try_push(Box::default());
+            is_sent = is_sent || self.try_push(Box::default());
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-}
 
-impl LineQueue {
     fn push(&self, line: Box<[u8]>) {
         if !self.try_push(line) {
             self.dropped.inc();
@@ -119,7 +106,7 @@ impl LineQueue {
     }
 }
 
-impl<'a> MakeWriter<'a> for LineQueue {
+impl<'a> MakeWriter<'a> for LineWriter {
     type Writer = &'a Self;
 
     fn make_writer(&'a self) -> &'a Self {
@@ -127,7 +114,7 @@ impl<'a> MakeWriter<'a> for LineQueue {
     }
 }
 
-impl Write for &LineQueue {
+impl Write for &LineWriter {
     /// The subscriber writes a whole line at once.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if !line.is_empty() {
@@ -272,17 +259,17 @@ mod tests {
         let buffer = SharedBuffer::default();
         let (writer, dropped) = start(buffer.clone());
         let log = |text: &'static str| {
-            let queue = writer.queue();
+            let writer = writer.clone();
             std::thread::spawn(move || {
                 never_wait();
-                queue.make_writer().write_all(text.as_bytes()).unwrap();
+                writer.make_writer().write_all(text.as_bytes()).unwrap();
             })
         };
-        let another = writer.queue.sender.lock().unwrap();
+        let another = writer.sender.lock().unwrap();
         log("lost\n").join().unwrap();
         drop(another);
         let stopped = buffer.0.lock().unwrap();
-        (0..2 * LINES).for_each(|_| writer.queue().make_writer().write_all(b"some\n").unwrap());
+        (0..2 * LINES).for_each(|_| writer.make_writer().write_all(b"some\n").unwrap());
         log("kept or lost\n").join().unwrap();
         drop(stopped);
         writer.finish();

@@ -44,7 +44,7 @@ const PREFIX: &str = "eviction_agent";
 /// A group of metrics. The agent exports only the groups of components that run, because a healthy value of a
 /// component that does not run is misleading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
+pub enum MetricGroup {
     /// Metrics of every agent.
     Node,
     /// Metrics of every process. Their names have no prefix.
@@ -102,13 +102,13 @@ macro_rules! metrics {
             }
 
             /// Registers those of a group.
-            pub fn with(&self, group: Group) {
+            pub fn with(&self, group: MetricGroup) {
                 let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
                 let registry = match group {
-                    Group::Process => &mut *registry,
+                    MetricGroup::Process => &mut *registry,
                     _ => registry.sub_registry_with_prefix(PREFIX),
                 };
-                $(if group == Group::$group {
+                $(if group == MetricGroup::$group {
                     register(registry, $name, concat!($($doc),+), self.$field.clone());
                 })+
             }
@@ -345,8 +345,8 @@ impl Metrics {
             let registry = root.sub_registry_with_prefix(PREFIX);
             registry.register("build", "Version and commit of the agent", build);
         }
-        metrics.with(Group::Node);
-        metrics.with(Group::Process);
+        metrics.with(MetricGroup::Node);
+        metrics.with(MetricGroup::Process);
         metrics.config_last_reload_successful.set(1);
         metrics.backend_failures.with(backend_labels("ring", ""));
         for signal in Signal::ALL.map(Signal::name) {

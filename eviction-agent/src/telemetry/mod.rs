@@ -10,7 +10,6 @@ pub mod http;
 pub(crate) mod line_writer;
 pub mod live;
 pub mod metrics;
-pub(crate) mod pod_memory;
-pub(crate) mod pod_rates;
+pub(crate) mod pod_metrics;
 pub(crate) mod queue;
 pub mod recording;

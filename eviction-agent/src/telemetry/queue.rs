@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::telemetry::metrics::Metrics;
 use eviction_core::decision::Decision;
 use eviction_core::pod::PodName;
+use eviction_core::pods::KnownPod;
 use eviction_core::progress::{KillProgress, KillRejection};
 use eviction_core::reading::UnknownReason;
 use eviction_core::record::PodSample;
@@ -21,7 +22,7 @@ use eviction_core::time::Timestamp;
 use crate::error::Failure;
 use crate::spsc::{Receiver, Sender, channel};
 use crate::telemetry::event_log::{self, Event};
-use crate::telemetry::pod_rates::PodTaskDelta;
+use crate::telemetry::pod_metrics::PodActivity;
 use eviction_node::clock::{Clock, Instant};
 use eviction_node::sampler::MemoryUsage;
 
@@ -44,11 +45,11 @@ pub(crate) enum TelemetryEvent {
     Unknown(Signal, UnknownReason, Timestamp),
     /// Pods and cgroups were matched again. `reread`: the list of pods was read again. `pods_root`: the folder of the
     /// cgroup of all pods.
-    Pods { pods: event_log::Pods, reread: bool, pods_root: Option<PathBuf>, at: Timestamp },
+    Pods { pods: event_log::PodsEvent, reread: bool, pods_root: Option<PathBuf>, at: Timestamp },
     /// The pods file has become unusable, with the reason.
     PodsInvalid(String, Timestamp),
-    /// The task activity of pods since the previous event.
-    PodActivity(Vec<PodTaskDelta>, Instant),
+    /// The activity of the tasks of each cgroup since the previous event, with its pod if it is of a known one.
+    PodActivity(Vec<(Option<Arc<KnownPod>>, PodActivity)>, Instant),
     /// The usage of all pods.
     PodSample(Box<PodSample>, OwnedSemaphorePermit),
 }

@@ -1,7 +1,6 @@
 //! After the first samples, sampling takes no memory: nothing on the way to a decision may
 //! wait for an allocator.
 
-use eviction_node::cgroup::sampler::Tasks;
 use tests::allocations::{CountingAllocator, count_allocations};
 
 use crate::recorded;
@@ -22,8 +21,9 @@ fn sampling_does_not_allocate() {
         let mut sample = || {
             sampler.sample_node(&dirty);
             sampler.sample_group(level, &dirty);
-            sampler.sample_changed(8, u64::MAX, Tasks::Leave);
-            sampler.sample_all(1, Tasks::Count);
+            sampler.sample_changed(8, u64::MAX);
+            sampler.sample_all(1);
+            sampler.count_tasks();
             sampler.group(level);
             assert!(sampler.last_pods().count() > 0);
             sampler.read_task_count();

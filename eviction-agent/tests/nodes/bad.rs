@@ -1,5 +1,4 @@
 use eviction_core::reading::{Reading, UnknownReason};
-use eviction_node::cgroup::sampler::Tasks;
 
 use crate::recorded::{Node, V1, V2};
 
@@ -21,13 +20,12 @@ fn bad_memory_stat_makes_only_that_working_set_unknown() {
         let stat = format!("sys/fs/cgroup/{LEAF}/memory.stat");
         node.write(&stat, text);
         let mut sampler = node.sampler("/");
-        sampler.sample_all(1, Tasks::Count);
+        sampler.sample_all(1);
         let samples = sampler.last_pods().map(|(_, sample)| sample);
-        let (bad, good): (Vec<_>, Vec<_>) =
-            samples.partition(|sample| sample.memory.working_set.known().is_none());
+        let (bad, good): (Vec<_>, Vec<_>) = samples.partition(|sample| sample.working_set.known().is_none());
         assert_eq!((bad.len(), good.len()), (1, 4), "{text:?}");
-        assert_eq!(bad[0].memory.working_set, Reading::Unknown(why), "{text:?}");
-        assert!(bad[0].memory.usage.known().is_some());
+        assert_eq!(bad[0].working_set, Reading::Unknown(why), "{text:?}");
+        assert!(bad[0].usage.known().is_some());
     }
 }
 
@@ -74,10 +72,11 @@ fn task_counts_are_unknown_without_a_pids_controller() {
     let node = Node::unpack(V1);
     std::fs::remove_dir_all(node.path("sys/fs/cgroup/pids")).unwrap();
     let mut sampler = node.sampler("/");
-    sampler.sample_all(1, Tasks::Count);
+    sampler.sample_all(1);
+    sampler.count_tasks();
     for (_, sample) in sampler.last_pods() {
         assert_eq!(sample.tasks, Reading::Unknown(UnknownReason::Absent));
-        assert!(sample.memory.working_set.known().is_some());
+        assert!(sample.working_set.known().is_some());
     }
     let absent = Reading::Unknown(UnknownReason::Absent);
     assert_eq!(node.sampler("/kubepods").read_task_count(), absent);
@@ -90,8 +89,8 @@ fn memory_of_a_cgroup_without_the_controller_is_unknown() {
         std::fs::remove_file(node.path(&format!("sys/fs/cgroup/{LEAF}/{file}"))).unwrap();
     }
     let mut sampler = node.sampler("/");
-    sampler.sample_all(1, Tasks::Count);
-    let unknown = sampler.last_pods().filter(|(_, sample)| sample.memory.usage.known().is_none());
+    sampler.sample_all(1);
+    let unknown = sampler.last_pods().filter(|(_, sample)| sample.usage.known().is_none());
     assert_eq!(unknown.count(), 1);
 }
 

@@ -1,7 +1,6 @@
 use std::path::{Path, PathBuf};
 
 use eviction_core::reading::Reading;
-use eviction_node::cgroup::sampler::Tasks;
 use eviction_node::cgroup::tree::Tree;
 
 use crate::recorded::{Node, V2};
@@ -25,7 +24,7 @@ fn cgroups_twelve_levels_deep_are_found() {
         group(&path, 4096);
     }
     let mut sampler = node.sampler("/");
-    sampler.sample_all(1, Tasks::Count);
+    sampler.sample_all(1);
     let found = sampler.pods().pods.iter().find(|found| found.uid.as_str() == uid).unwrap();
     assert_eq!(found.leaves.len(), 1);
     let deepest = sampler.tree().groups().iter().position(|group| group.id == found.leaves[0]).unwrap();
@@ -50,7 +49,7 @@ fn thousands_of_cgroups_are_sampled_with_few_descriptors() {
     }
     // Fewer descriptors than groups.
     let mut sampler = node.sampler_with("/kubepods.slice", 200);
-    sampler.sample_all(1, Tasks::Count);
+    sampler.sample_all(1);
     assert_eq!(sampler.last_pods().count(), 500 + 5);
     let with_memory = sampler
         .pods()

@@ -1,10 +1,9 @@
 use eviction_core::reading::{Reading, UnknownReason};
-use eviction_node::cgroup::files::Limit;
 use eviction_node::cgroup::names::PodUid;
 use eviction_node::cgroup::pods::Pod;
-use eviction_node::cgroup::sampler::{MemoryUsage, Sampler, Tasks};
+use eviction_node::cgroup::sampler::{MemoryUsage, Sampler};
 use eviction_node::clock::mono_ns;
-use eviction_node::proc::tasks::read_task_capacity;
+use eviction_node::proc::process::read_task_capacity;
 
 use crate::recorded::{Node, V1, V2};
 
@@ -67,18 +66,19 @@ fn pods_and_containers_are_sampled_with_any_number_of_descriptors() {
         // With descriptors for everything, for some, and for nothing.
         for descriptors in [4096, 7, 0] {
             let mut sampler = node.sampler_with("/", descriptors);
-            sampler.sample_changed(0, u64::MAX, Tasks::Leave);
+            sampler.sample_changed(0, u64::MAX);
             for (_, usage_only) in sampler.last_pods() {
-                assert!(usage_only.memory.usage.known().is_some());
-                assert_eq!(usage_only.memory.working_set, Reading::Unknown(UnknownReason::Absent));
+                assert!(usage_only.usage.known().is_some());
+                assert_eq!(usage_only.working_set, Reading::Unknown(UnknownReason::Absent));
                 assert_eq!(usage_only.tasks, Reading::Unknown(UnknownReason::Absent));
             }
-            sampler.sample_all(1, Tasks::Count);
+            sampler.sample_all(1);
+            sampler.count_tasks();
             assert_eq!(sampler.last_pods().count(), sampler.pods().pods.len());
             for (pod, sample) in sampler.last_pods() {
-                assert_eq!(sample.memory.cgroup_id, pod.cgroup_id);
+                assert_eq!(sample.cgroup_id, pod.cgroup_id);
                 assert!(sample.tasks.known().is_some());
-                let of_pod = sample.memory.working_set.known().unwrap();
+                let of_pod = sample.working_set.known().unwrap();
                 let inside = pod.containers.iter().filter(|container| container.path.starts_with(&pod.path));
                 let containers = inside.map(|container| sampler.group(container.cgroup_id).unwrap());
                 let sum: u64 = containers.map(|group| group.working_set.known().unwrap()).sum();
@@ -92,7 +92,7 @@ fn pods_and_containers_are_sampled_with_any_number_of_descriptors() {
 fn sample_changed_reads_only_pods_whose_usage_changed() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");
-    sampler.sample_all(1, Tasks::Count);
+    sampler.sample_all(1);
     let pod = burstable_pod(&sampler);
     let other = sampler.pods().pods.iter().find(|other| other.uid != pod.uid).unwrap().cgroup_id;
     let read_at = |sampler: &Sampler, id| sampler.group(id).unwrap().stat_at_ns;
@@ -100,13 +100,13 @@ fn sample_changed_reads_only_pods_whose_usage_changed() {
     let all = sampler.pods().pods_root.unwrap();
     let all_before = read_at(&sampler, all);
     set_usage(&node, &pod);
-    sampler.sample_changed(0, u64::MAX, Tasks::Leave);
+    sampler.sample_changed(0, u64::MAX);
     assert_eq!(read_at(&sampler, pod.cgroup_id), before, "none may be read");
-    sampler.sample_changed(32, u64::MAX, Tasks::Leave);
+    sampler.sample_changed(32, u64::MAX);
     assert!(read_at(&sampler, pod.cgroup_id) > before);
     assert_eq!(read_at(&sampler, other), other_before);
     let again = read_at(&sampler, pod.cgroup_id);
-    sampler.sample_changed(32, u64::MAX, Tasks::Leave);
+    sampler.sample_changed(32, u64::MAX);
     assert_eq!(read_at(&sampler, pod.cgroup_id), again, "it has been read since it moved");
     assert_eq!(read_at(&sampler, all), all_before, "it is no pod's");
 }
@@ -115,7 +115,7 @@ fn sample_changed_reads_only_pods_whose_usage_changed() {
 fn cgroup_is_not_read_twice_for_one_sample() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");
-    sampler.sample_all(1, Tasks::Count);
+    sampler.sample_all(1);
     let pod = burstable_pod(&sampler);
     let id = pod.cgroup_id;
     let since_ns = mono_ns();
@@ -123,9 +123,9 @@ fn cgroup_is_not_read_twice_for_one_sample() {
     let read = sampler.group(id).unwrap();
     assert!(read.stat_at_ns >= since_ns);
     set_usage(&node, &pod);
-    sampler.sample_changed(32, since_ns, Tasks::Leave);
+    sampler.sample_changed(32, since_ns);
     assert_eq!(sampler.group(id).unwrap().stat_at_ns, read.stat_at_ns);
-    sampler.sample_changed(32, mono_ns(), Tasks::Leave);
+    sampler.sample_changed(32, mono_ns());
     let again = sampler.group(id).unwrap();
     assert_eq!(again.usage, Reading::Known(150_000_000), "another look begins");
     assert!(again.stat_at_ns > read.stat_at_ns);
@@ -142,15 +142,15 @@ fn unchanged_cgroups_are_read_in_turn() {
     let later = |before: &[u64], now: &[u64]| -> Vec<bool> {
         before.iter().zip(now).map(|(before, now)| now > before).collect()
     };
-    sampler.sample_all(3, Tasks::Leave);
+    sampler.sample_all(3);
     let first = read(&sampler);
-    sampler.sample_all(1, Tasks::Leave);
+    sampler.sample_all(1);
     let readable = later(&vec![0; groups.len()], &read(&sampler));
     assert_eq!(later(&vec![0; groups.len()], &first), readable, "at first all are read");
     let mut turns = Vec::new();
     for _ in 0..3 {
         let before = read(&sampler);
-        sampler.sample_all(3, Tasks::Leave);
+        sampler.sample_all(3);
         turns.push(later(&before, &read(&sampler)));
     }
     for group in (0..groups.len()).filter(|group| readable[*group]) {
@@ -160,7 +160,7 @@ fn unchanged_cgroups_are_read_in_turn() {
     let pod = burstable_pod(&sampler);
     set_usage(&node, &pod);
     let before = read(&sampler);
-    sampler.sample_all(1000, Tasks::Leave);
+    sampler.sample_all(1000);
     for (place, is_read) in later(&before, &read(&sampler)).into_iter().enumerate().skip(1) {
         let path = sampler.tree().relative_path(place);
         assert!(is_read || !pod.path.starts_with(&path), "{} is above what moved", path.display());
@@ -175,22 +175,18 @@ fn memory_limits_are_read_in_cgroup_v1_and_v2() {
     let limits = |sampler: &Sampler| {
         pod.containers.iter().map(|c| sampler.group(c.cgroup_id).unwrap().limit).collect::<Vec<_>>()
     };
-    let high = Limit::At(160 << 20);
-    assert_eq!(
-        limits(&sampler),
-        [high, Limit::Unlimited, Limit::Unlimited],
-        "memory.high is below memory.max"
-    );
+    let high = Some(160 << 20);
+    assert_eq!(limits(&sampler), [high, None, None], "memory.high is below memory.max");
     // A resize in place.
     let path = format!("sys/fs/cgroup/{}/memory.max", pod.containers[1].path.display());
     node.write(&path, "33554432\n");
     sampler.read_limit(pod.containers[1].cgroup_id);
-    assert_eq!(limits(&sampler), [high, Limit::At(32 << 20), Limit::Unlimited]);
+    assert_eq!(limits(&sampler), [high, Some(32 << 20), None]);
 
     let node = Node::unpack(V1);
     let sampler = node.sampler("/");
     let root = sampler.group(sampler.tree().groups()[0].id).unwrap();
-    assert_eq!(root.limit, Limit::At(256 << 20));
+    assert_eq!(root.limit, Some(256 << 20));
 }
 
 #[test]
@@ -254,7 +250,7 @@ fn changed_and_charged_cgroups_are_read_with_their_ancestors() {
 fn stale_ancestor_is_corrected_by_its_leaves() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/kubepods.slice");
-    sampler.sample_all(1, Tasks::Count);
+    sampler.sample_all(1);
     let inactive_file = |sampler: &mut Sampler, charged: &[u64]| {
         let memory = sampler.sample_node(charged).memory.known().unwrap();
         memory.usage - memory.working_set
@@ -305,7 +301,7 @@ fn leaves_of_a_cgroup_at_its_limit_are_read_with_unchanged_usage() {
     let usage = std::fs::read_to_string(node.path(&format!("{root}/memory.current"))).unwrap();
     node.write(&format!("{root}/memory.max"), usage);
     let mut sampler = node.sampler("/kubepods.slice");
-    sampler.sample_all(1, Tasks::Count);
+    sampler.sample_all(1);
     let cache = |sampler: &Sampler, id: u64| sampler.group(id).unwrap().stat.inactive_file.known();
     let leaves = sampler.pods().pods.iter().flat_map(|pod| pod.leaves.clone());
     let mut with_cache: Vec<u64> =

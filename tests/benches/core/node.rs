@@ -41,7 +41,7 @@ impl Node {
         configuration: &Value,
         case: Case,
     ) -> Result<Self> {
-        let mut policy = kubelet_policy(configuration).map_err(|error| anyhow!(error.text))?;
+        let mut policy = kubelet_policy(configuration).map_err(|(_, error)| anyhow!(error))?;
         if profile == Profile::Enhanced {
             policy.rules = Rules::enhanced(&Preferences::default());
         }

@@ -14,7 +14,7 @@ use eviction_core::reading::Reading;
 use eviction_node::cgroup::{
     hierarchy::{Hierarchies, Host},
     node_root::NodeRoot,
-    sampler::{Sampler, Tasks, max_descriptors},
+    sampler::{Sampler, max_descriptors},
 };
 use tests::process::Stop;
 use tests::storm::{Storm, held_bytes};
@@ -115,7 +115,7 @@ fn lost_events_are_counted_in_a_storm_and_the_crossing_is_reported() {
     // frees page tables some time later.
     sampler.refresh(|_| false).unwrap();
     wait_until("every usage to be found right", || {
-        sampler.sample_all(1, Tasks::Leave);
+        sampler.sample_all(1);
         let found = |group: &Cgroup| sampler.group(group.id()).unwrap().usage;
         groups.iter().all(|group| found(group) == Reading::Known(group.usage()))
     });

@@ -46,7 +46,7 @@ impl Fixture {
         let client = Client::new(Access::find(Some(&kubeconfig)).unwrap()).unwrap();
         let (sender, updates) = mpsc::channel(64);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let evictor = Evictor::new(client, config, sender, None);
+        let evictor = Evictor::new(client, config, sender);
         Self { runtime, evictor, updates, decisions: 0 }
     }
 

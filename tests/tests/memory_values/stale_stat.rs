@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use eviction_core::reading::Reading;
 use eviction_node::cgroup::files::parse_memory_stat;
-use eviction_node::cgroup::sampler::{GroupSample, MemoryUsage, Sampler, Tasks};
+use eviction_node::cgroup::sampler::{GroupSample, MemoryUsage, Sampler};
 use eviction_node::clock::mono_ns;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use tests::mounts::Hierarchy;
@@ -35,8 +35,8 @@ fn anonymous(sample: &GroupSample) -> u64 {
 /// Returns the memory of the only pod, from a full sample, or as a sync reads it before it decides.
 fn pod(sampler: &mut Sampler, in_full: bool, since_ns: u64) -> GroupSample {
     match in_full {
-        true => sampler.sample_all(1, Tasks::Leave),
-        false => sampler.sample_changed(32, since_ns, Tasks::Leave),
+        true => sampler.sample_all(1),
+        false => sampler.sample_changed(32, since_ns),
     }
     let id = sampler.pods().pods[0].cgroup_id;
     sampler.read_again(id, since_ns);
@@ -134,7 +134,7 @@ fn page_cache_of_removed_cgroups_is_not_counted_as_working_set() {
     drop(cache);
     first.destroy().unwrap();
     sampler.refresh(|_| false).unwrap();
-    sampler.sample_all(1, Tasks::Leave);
+    sampler.sample_all(1);
     let memory = sampler.group(sampler.pods().pods[0].cgroup_id).unwrap();
     assert!(memory.usage.known().unwrap() >= 60 * MIB, "the pages stay charged to the pod: {memory:?}");
     assert!(memory.working_set.known().unwrap() <= 8 * MIB, "and are no working set: {memory:?}");

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use eviction_node::cgroup::sampler::{MemoryUsage, Sampler, Tasks};
+use eviction_node::cgroup::sampler::{MemoryUsage, Sampler};
 use eviction_node::clock::mono_ns;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use tests::process::HANG;
@@ -54,7 +54,7 @@ pub(crate) fn grow_in_full_cache(
         fillers.push(crate::cache(cache, &cached));
         // The kernel flushes all statistics every 2 s.
         std::thread::sleep(Duration::from_millis(2500));
-        sampler.sample_all(1, Tasks::Count);
+        sampler.sample_all(1);
         let base = node_memory(&mut sampler);
         if base.usage > NODE - TOLERANCE {
             break base.working_set;
@@ -172,7 +172,7 @@ fn grow_at_own_limit() -> bool {
     let mut grower = Workload::start(&two, arguments).unwrap();
     let mut sampler = sampler(&subtree);
     let filler = crate::cache(&two, &NODE.to_string());
-    sampler.sample_all(1, Tasks::Count);
+    sampler.sample_all(1);
     let base = node_memory(&mut sampler);
     grower.go().unwrap();
     grower.wait_event("grown").unwrap();

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_node::cgroup::names::PodUid;
-use eviction_node::cgroup::sampler::{Sampler, Tasks};
+use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::file::is_removed;
 use tests::cgroup::{Driver, Qos, Subtree, container_id, pod_uid};
 use tests::process::{HANG, Stop};
@@ -27,7 +27,8 @@ fn values_of_a_removed_cgroup_are_unknown_and_not_zero() {
     let name = Driver::Systemd.container(&container_id(1));
     let container = pod.group(&name).unwrap();
     let mut sampler = sampler(&subtree);
-    sampler.sample_all(1, Tasks::Count);
+    sampler.sample_all(1);
+    sampler.count_tasks();
     let tasks: Vec<_> = sampler.last_pods().map(|(_, sample)| sample.tasks).collect();
     assert_eq!(tasks, [Reading::Known(0)]);
     let found = sampler.pods().pods[0].clone();
@@ -35,7 +36,7 @@ fn values_of_a_removed_cgroup_are_unknown_and_not_zero() {
     assert_eq!(*found.containers[0].id, *container_id(1));
 
     container.destroy().unwrap();
-    sampler.sample_all(1, Tasks::Count);
+    sampler.sample_all(1);
     let removed = sampler.group(found.containers[0].cgroup_id).unwrap();
     assert!(matches!(removed.usage, Reading::Unknown(why) if is_removed(why)), "{removed:?}");
     assert!(matches!(removed.working_set, Reading::Unknown(_)));
@@ -133,11 +134,11 @@ fn sampling_continues_while_cgroups_are_created_and_removed() {
         while (added < 150 || removed < 150) && start.elapsed() < HANG {
             let memory = sampler.sample_node(&[]).memory.known().unwrap();
             assert!(memory.working_set >= 16 * MIB, "{memory:?}");
-            sampler.sample_all(1, Tasks::Count);
+            sampler.sample_all(1);
             for (_, sample) in sampler.last_pods() {
                 // Never a value of a removed cgroup.
-                let is_removed = matches!(sample.memory.usage, Reading::Unknown(why) if is_removed(why));
-                assert!(is_removed || sample.memory.usage.known().is_some(), "{sample:?}");
+                let is_removed = matches!(sample.usage, Reading::Unknown(why) if is_removed(why));
+                assert!(is_removed || sample.usage.known().is_some(), "{sample:?}");
             }
             let before = ids(&sampler);
             sampler.refresh(|_| false).unwrap();

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use eviction_bpf::preflight::probe;
+use eviction_core::policy::preferences::PsiKind;
 use eviction_node::cgroup::files::Version;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
@@ -73,8 +74,8 @@ fn meminfo_and_pressure_files_of_this_kernel_are_parsed() {
     assert!(meminfo.detail.mem_available.known().is_some() && meminfo.detail.active_file.known().is_some());
     match std::fs::read("/proc/pressure/memory") {
         Ok(text) => {
-            let pressure = parse_pressure(&text);
-            assert!(pressure.some.total_us.known().is_some() && pressure.full.avg10.known().is_some());
+            assert!(parse_pressure(&text, PsiKind::Some).total_us.known().is_some());
+            assert!(parse_pressure(&text, PsiKind::Full).avg10.known().is_some());
         }
         Err(error) => tests::skip!("no pressure stall information: {error}"),
     }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use eviction_node::async_fd::{register, take_count};
 use eviction_node::notify::memcg_v1::{GRANULARITY, register_eventfd};
+use eviction_node::notify::{register, take_count};
 use tests::cgroup::{Group, Subtree};
 use tests::mounts::Hierarchy;
 use tests::workload::Workload;

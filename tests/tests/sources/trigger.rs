@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use eviction_node::cgroup::files::Version;
 use eviction_node::cgroup::tree::Tree;
-use eviction_node::notify::memory_events::{self, MemoryEventsWatch, Watched};
-use eviction_node::notify::psi::PsiTrigger;
+use eviction_node::notify::memory_events::{self, MemoryEventsWatch};
+use eviction_node::notify::psi::PsiWatch;
 use tests::cgroup::{Group, Subtree};
 use tests::mounts::Hierarchy;
 use tests::workload::Workload;
@@ -35,7 +35,7 @@ fn tasks_that_wait_for_memory_are_reported() {
     let Some(folder) = folder(subtree.root()) else { tests::skip!("no memory.pressure of version 2") };
     run(async {
         let mut reader = thrash(subtree.root());
-        let trigger = PsiTrigger::open(&folder).unwrap();
+        let trigger = PsiWatch::open(&folder).unwrap();
         assert!(is_quiet(trigger.fired()).await, "no task stalls yet");
         reader.go().unwrap();
         trigger.fired().await.unwrap();
@@ -51,11 +51,11 @@ fn the_removal_of_the_cgroup_is_reported() {
     let group = subtree.group("group").unwrap();
     let Some(folder) = folder(&group) else { tests::skip!("no memory.pressure of version 2") };
     run(async {
-        let trigger = PsiTrigger::open(&folder).unwrap();
+        let trigger = PsiWatch::open(&folder).unwrap();
         std::fs::remove_dir(&folder).unwrap();
         let error = trigger.fired().await.unwrap_err();
         assert!(error.to_string().contains("the group is gone"), "{error}");
-        let error = PsiTrigger::open(&folder).unwrap_err();
+        let error = PsiWatch::open(&folder).unwrap_err();
         assert!(error.to_string().contains("memory.pressure"), "{error}");
         drop(subtree);
     });
@@ -74,7 +74,7 @@ fn a_reached_memory_limit_is_reported_on_cgroup_v2() {
             return;
         }
         let mut trigger = MemoryEventsWatch::new(Version::V2);
-        trigger.watch(&Tree::scan(&folder).unwrap(), Watched::Node).unwrap();
+        trigger.watch_node(&Tree::scan(&folder).unwrap()).unwrap();
         let mut reader = thrash(subtree.root());
         assert!(is_quiet(trigger.fired()).await, "there is room yet");
         reader.go().unwrap();

@@ -5,19 +5,22 @@
 
 use std::error::Error;
 use std::ffi::CString;
+use std::fs;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use aya::programs::{BtfTracePoint, FEntry, FExit, KProbe, ProgramError, RawTracePoint};
 use aya::{Btf, Ebpf};
-use aya_obj::generated::{bpf_cmd, bpf_link_info, bpf_prog_info};
+use aya_obj::generated::{
+    PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_ID, PERF_EVENT_IOC_SET_BPF, PERF_FLAG_FD_CLOEXEC, bpf_cmd,
+    bpf_link_info, bpf_prog_info, perf_event_attr,
+};
 
 use super::attach_methods::{AttachMethod, HookPoint, ProgramHook};
 use super::capabilities::Lockdown;
-use super::kprobe::{attach_probe, event_id};
-use super::plan::Candidate;
+use super::plan::MethodCandidate;
 use super::sys::{bpf, bpf_descriptor, empty_attr};
 use eviction_core::error::chain;
 
@@ -121,12 +124,12 @@ impl Link {
 /// Tries the methods of a class, best first, and adds the reasons against those that do not work. Returns the
 /// one that works, and its programs, which are attached even if it is an on-demand probe.
 pub(super) fn attach_best(
-    candidates: &mut [Candidate],
+    candidates: &mut [MethodCandidate],
     ebpf: &mut Ebpf,
     btf: &Btf,
     lockdown: Lockdown,
 ) -> Option<(&'static AttachMethod, Vec<Link>)> {
-    for Candidate { method, refusal } in candidates.iter_mut().filter(|it| it.refusal.is_none()) {
+    for MethodCandidate { method, refusal } in candidates.iter_mut().filter(|it| it.refusal.is_none()) {
         let links: Result<Vec<_>, _> =
             method.hooks.iter().map(|hook| attach(hook, ebpf, btf, method.when.is_some())).collect();
         match links {
@@ -160,6 +163,82 @@ fn attach_traced(program: &OwnedFd, tracepoint: Option<&str>) -> io::Result<Owne
     attr.raw_tracepoint.prog_fd = program.as_raw_fd() as u32;
     // SAFETY: the name outlives the call.
     unsafe { bpf_descriptor(bpf_cmd::BPF_RAW_TRACEPOINT_OPEN, &mut attr) }
+}
+
+/// The kind of perf events that kprobes are.
+const KPROBES: &str = "/sys/bus/event_source/devices/kprobe";
+
+/// Attaches a program to the entry or the return of a function by a kprobe, which is a perf event.
+fn attach_probe(program: &OwnedFd, function: &str, on_return: bool) -> io::Result<OwnedFd> {
+    let name = CString::new(function)?;
+    // SAFETY: the structure consists of numbers.
+    let mut attr: perf_event_attr = unsafe { std::mem::zeroed() };
+    attr.type_ = probe_kind()?;
+    attr.size = size_of::<perf_event_attr>() as u32;
+    attr.config = if on_return { 1 << return_bit()? } else { 0 };
+    attr.__bindgen_anon_3.kprobe_func = name.as_ptr() as u64;
+    let (all_processes, cpu, no_group) = (-1, 0, -1);
+    // SAFETY: `attr` says how long it is, and its name outlives the call.
+    let event = unsafe {
+        let flags = libc::c_ulong::from(PERF_FLAG_FD_CLOEXEC);
+        libc::syscall(libc::SYS_perf_event_open, &raw const attr, all_processes, cpu, no_group, flags)
+    };
+    if event < 0 {
+        return Err(explain_refusal(io::Error::last_os_error()));
+    }
+    // SAFETY: the kernel has just made this descriptor for us; it fits into an int.
+    let event = unsafe { OwnedFd::from_raw_fd(event as i32) };
+    // SAFETY: both requests take an int.
+    unsafe {
+        control(&event, PERF_EVENT_IOC_SET_BPF, libc::c_ulong::from(program.as_raw_fd() as u32))?;
+        control(&event, PERF_EVENT_IOC_ENABLE, 0)?;
+    }
+    Ok(event)
+}
+
+/// Adds the likely cause to an error. Kernels of Debian and Ubuntu have one level more of
+/// `kernel.perf_event_paranoid` than others, 3, and start with it: it allows no perf event without
+/// CAP_SYS_ADMIN, and a kprobe is one.
+fn explain_refusal(error: io::Error) -> io::Error {
+    let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    match level.trim().parse::<i32>() {
+        Ok(level) if level > 2 && error.kind() == io::ErrorKind::PermissionDenied => {
+            let why =
+                format!("CAP_SYS_ADMIN is missing, and kernel.perf_event_paranoid is {level} ({error})");
+            io::Error::new(error.kind(), why)
+        }
+        _ => error,
+    }
+}
+
+/// Returns the kernel's id of an attached probe.
+fn event_id(event: &OwnedFd) -> io::Result<u64> {
+    let mut id = 0_u64;
+    // SAFETY: the request writes a u64, and `id` is one.
+    unsafe { control(event, PERF_EVENT_IOC_ID, (&raw mut id) as libc::c_ulong) }?;
+    Ok(id)
+}
+
+/// # Safety
+/// `argument` is what the request takes.
+unsafe fn control(event: &OwnedFd, request: u32, argument: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: the caller's promise. Requests are of another type in each C library.
+    let result = unsafe { libc::ioctl(event.as_raw_fd(), request as _, argument) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Reads the number of kprobes among the types of perf events.
+fn probe_kind() -> io::Result<u32> {
+    let text = fs::read_to_string(format!("{KPROBES}/type"))
+        .map_err(|error| io::Error::new(error.kind(), format!("this kernel has no kprobes ({error})")))?;
+    text.trim().parse().map_err(io::Error::other)
+}
+
+/// Reads the bit of `config` that requests the return; the file contains `config:0`.
+fn return_bit() -> io::Result<u32> {
+    let text = fs::read_to_string(format!("{KPROBES}/format/retprobe"))?;
+    let bit = text.trim().strip_prefix("config:").and_then(|bit| bit.parse().ok());
+    bit.filter(|bit| *bit < u64::BITS).ok_or_else(|| io::Error::other(format!("{KPROBES}: {}", text.trim())))
 }
 
 /// Reads the kernel's information about a program or a link.

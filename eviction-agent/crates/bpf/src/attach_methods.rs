@@ -71,7 +71,8 @@ pub struct AttachMethod {
     /// The members that it requires, by the names of their fields in [`eviction_common::Offsets`].
     pub(super) needs: &'static [&'static [&'static str]],
     pub(super) sees_every_charge: bool,
-    pub(super) granularity: Granularity,
+    /// How far a cgroup can grow before the method reports it, in bytes; 0 if that does not apply to the method.
+    pub(super) granularity: fn(page_bytes: u64) -> u64,
     /// When it is attached, if it is an on-demand probe; otherwise always.
     pub(super) when: Option<AttachWhen>,
     /// The methods for charges, or for disks, that an on-demand probe accompanies; `""` is no method.
@@ -89,26 +90,15 @@ pub enum AttachWhen {
     NearDiskThreshold,
 }
 
-/// How far a cgroup can grow before a method reports it.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Granularity {
-    /// Does not apply to the method.
-    None,
-    /// What one page of page tables maps, plus the changes that are ignored.
-    PageTable,
-    /// What each CPU charges in advance at once.
-    Batch,
+/// Returns the bytes that each CPU charges in advance at once.
+fn batch(page_bytes: u64) -> u64 {
+    BATCH_PAGES * page_bytes
 }
 
-impl Granularity {
-    pub(super) fn bytes(self, page_bytes: u64) -> u64 {
-        match self {
-            Self::None => 0,
-            // An entry is 8 bytes on every machine that BPF programs are compiled for.
-            Self::PageTable => page_bytes / 8 * page_bytes + MIN_CHANGE_PAGES * page_bytes,
-            Self::Batch => BATCH_PAGES * page_bytes,
-        }
-    }
+/// Returns the bytes that one page of page tables maps, plus the changes that are ignored.
+fn page_table(page_bytes: u64) -> u64 {
+    // An entry is 8 bytes on every machine that BPF programs are compiled for.
+    page_bytes / 8 * page_bytes + MIN_CHANGE_PAGES * page_bytes
 }
 
 /// A program of the object, and its hook point.

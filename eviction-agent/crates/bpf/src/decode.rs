@@ -7,75 +7,34 @@ use eviction_common::{
     ABI_VERSION, Alarm, DiskResource, Edge, Header, KernelKillCause, Kind, NAME_BYTES, UNLIMITED_BYTES,
     ancestor_flag, oom_flag,
 };
-use thiserror::Error;
 
 use super::event::{
-    Ancestor, DiskThresholdCrossed, Event, KernelKill, OomEvents, OomKill, OomLimitOwner, Rss, TaskAlarm,
-    ThresholdCrossed,
+    Ancestor, DiskThresholdCrossed, Event, KernelKill, OomKill, OomLimitOwner, TaskAlarm, ThresholdCrossed,
 };
 use super::handle::disk::user_device;
-use super::oom_limit_owner::owner_by_counts;
 use super::sys::read_entry;
 
-/// Why the bytes of a record cannot be decoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum DecodeError {
-    /// The record is shorter than a header.
-    #[error("record of {found} bytes has no header")]
-    Header {
-        /// The size of the record in bytes.
-        found: usize,
-    },
-    /// The BPF programs were built with another layout.
-    #[error("record of ABI {found}, this is {ABI_VERSION}")]
-    Abi {
-        /// The ABI version in the record.
-        found: u16,
-    },
-    /// The kind of the record is unknown.
-    #[error("record of unknown kind {found}")]
-    Kind {
-        /// The kind in the record.
-        found: u16,
-    },
-    /// The record, or the size that its header states, differs in size from its kind.
-    #[error("record of kind {kind} has {found} bytes and states {stated}, expected {expected}")]
-    Size {
-        /// The record's kind.
-        kind: &'static str,
-        /// The size of a record of this kind in bytes.
-        expected: usize,
-        /// The size of the record in bytes.
-        found: usize,
-        /// The size in the header.
-        stated: u32,
-    },
-    /// A field has a value that no program writes.
-    #[error("record of kind {kind} has {value} as its {field}")]
-    Field {
-        /// The record's kind.
-        kind: &'static str,
-        /// The name of the field.
-        field: &'static str,
-        /// The value of the field.
-        value: u64,
-    },
-}
-
-/// Decodes records of a machine with pages of `page_bytes`.
-pub fn decode(record: &[u8], page_bytes: u64) -> Result<Event, DecodeError> {
+/// Decodes a record of a machine with pages of `page_bytes`.
+///
+/// # Errors
+/// What is wrong with the record: it is too short, of another ABI, of an unknown kind, of a size that differs from
+/// that of its kind, or a field has a value that no program writes.
+pub fn decode(record: &[u8], page_bytes: u64) -> Result<Event, String> {
     let found = record.len();
     if found < size_of::<Header>() {
-        return Err(DecodeError::Header { found });
+        return Err(format!("record of {found} bytes has no header"));
     }
     let Header { kind, abi, len: stated, ktime_ns } = read_entry(record);
     if abi != ABI_VERSION {
-        return Err(DecodeError::Abi { found: abi });
+        return Err(format!("record of ABI {abi}, this is {ABI_VERSION}"));
     }
-    let kind = Kind::from_raw(kind).ok_or(DecodeError::Kind { found: kind })?;
+    let kind = Kind::from_raw(kind).ok_or_else(|| format!("record of unknown kind {kind}"))?;
     let expected = kind.record_bytes();
     if found != expected || stated as usize != expected {
-        return Err(DecodeError::Size { kind: kind.name(), expected, found, stated });
+        let kind = kind.name();
+        return Err(format!(
+            "record of kind {kind} has {found} bytes and states {stated}, expected {expected}"
+        ));
     }
     let cgroup_id = || read_entry::<raw::CgroupChange>(record).id;
     Ok(match kind {
@@ -96,8 +55,8 @@ pub fn decode(record: &[u8], page_bytes: u64) -> Result<Event, DecodeError> {
     })
 }
 
-fn unknown(kind: Kind, field: &'static str, value: u32) -> DecodeError {
-    DecodeError::Field { kind: kind.name(), field, value: value.into() }
+fn unknown(kind: Kind, field: &str, value: u32) -> String {
+    format!("record of kind {} has {value} as its {field}", kind.name())
 }
 
 /// Converts a count of pages. A counter that is below zero for a moment is a huge number, and counts as 0.
@@ -118,7 +77,7 @@ fn threshold_crossed(
     ktime_ns: u64,
     record: raw::ThresholdCrossed,
     page_bytes: u64,
-) -> Result<ThresholdCrossed, DecodeError> {
+) -> Result<ThresholdCrossed, String> {
     let raw::ThresholdCrossed { cgroup_id, leaf_id, generation, usage, gross, tgid, pid, edge, .. } = record;
     Ok(ThresholdCrossed {
         ktime_ns,
@@ -133,7 +92,7 @@ fn threshold_crossed(
     })
 }
 
-fn oom_kill(ktime_ns: u64, record: &raw::OomKill, page_bytes: u64) -> Result<OomKill, DecodeError> {
+fn oom_kill(ktime_ns: u64, record: &raw::OomKill, page_bytes: u64) -> Result<OomKill, String> {
     let raw::OomKill { flags, chain_len, trigger_memcg, .. } = *record;
     let len = chain_len as usize;
     let Some((chain, names)) = record.chain.get(..len).zip(record.names.get(..len)) else {
@@ -141,12 +100,7 @@ fn oom_kill(ktime_ns: u64, record: &raw::OomKill, page_bytes: u64) -> Result<Oom
     };
     let has = |flag| flags & flag != 0;
     let bytes = |pages| bytes_of(pages, page_bytes);
-    let rss = Rss {
-        anon: bytes(record.anon),
-        file: bytes(record.file),
-        shmem: bytes(record.shmem),
-        swap: bytes(record.swap),
-    };
+    let resident = |pages| has(oom_flag::RSS).then(|| bytes(pages));
     let owner = match (has(oom_flag::OWNER), record.owner_id) {
         (false, _) => OomLimitOwner::Unknown,
         (true, 0) => OomLimitOwner::Global,
@@ -163,7 +117,10 @@ fn oom_kill(ktime_ns: u64, record: &raw::OomKill, page_bytes: u64) -> Result<Oom
         pid: record.pid,
         comm: record.comm,
         oom_score_adj: has(oom_flag::SCORE).then_some(record.oom_score_adj),
-        rss: has(oom_flag::RSS).then_some(rss),
+        anon: resident(record.anon),
+        file: resident(record.file),
+        shmem: resident(record.shmem),
+        swap: resident(record.swap),
         trigger_tgid: record.trigger_tgid,
         trigger_comm: record.trigger_comm,
         trigger_memcg: (trigger_memcg != 0).then_some(trigger_memcg),
@@ -177,7 +134,7 @@ fn oom_kill(ktime_ns: u64, record: &raw::OomKill, page_bytes: u64) -> Result<Oom
     if kill.owner != OomLimitOwner::Unknown {
         return Ok(kill);
     }
-    let (owner, owner_inferred) = owner_by_counts(&kill, page_bytes);
+    let (owner, owner_inferred) = kill.owner_by_counts(page_bytes);
     Ok(OomKill { owner, owner_inferred, ..kill })
 }
 
@@ -191,28 +148,28 @@ fn whole_name(buffer: &[u8; NAME_BYTES]) -> Box<[u8]> {
 fn ancestor(group: &raw::Ancestor, page_bytes: u64) -> Ancestor {
     let raw::Ancestor { id, usage, max, oom, oom_before, oom_kill, oom_kill_before, flags, pad: _ } = *group;
     let has = |flag| flags & flag != 0;
+    // Without the present count the one before means nothing.
+    let counted = |flag, count| (has(ancestor_flag::EVENTS) && has(flag)).then_some(count);
     Ancestor {
         id,
         usage: bytes_of(usage, page_bytes),
         max: limit_of(max, page_bytes),
-        events: has(ancestor_flag::EVENTS).then_some(OomEvents {
-            oom,
-            oom_kill,
-            oom_before: has(ancestor_flag::OOM_SEEN).then_some(oom_before),
-            oom_kill_before: has(ancestor_flag::KILL_SEEN).then_some(oom_kill_before),
-        }),
+        oom: counted(ancestor_flag::EVENTS, oom),
+        oom_before: counted(ancestor_flag::OOM_SEEN, oom_before),
+        oom_kill: counted(ancestor_flag::EVENTS, oom_kill),
+        oom_kill_before: counted(ancestor_flag::KILL_SEEN, oom_kill_before),
         oom_group: has(ancestor_flag::GROUP),
     }
 }
 
-fn task_alarm(ktime_ns: u64, record: raw::TaskAlarm) -> Result<TaskAlarm, DecodeError> {
+fn task_alarm(ktime_ns: u64, record: raw::TaskAlarm) -> Result<TaskAlarm, String> {
     let raw::TaskAlarm { header: _, memcg_id, key_id, tasks, bound, tgid, alarm } = record;
     let alarm = Alarm::from_raw(alarm).ok_or_else(|| unknown(Kind::TaskAlarm, "alarm", alarm))?;
     let (tasks, bound) = (tasks.cast_signed(), bound.cast_signed());
     Ok(TaskAlarm { ktime_ns, alarm, memcg_id, key_id, tasks, bound, tgid })
 }
 
-fn kernel_kill(ktime_ns: u64, record: raw::KernelKill, page_bytes: u64) -> Result<KernelKill, DecodeError> {
+fn kernel_kill(ktime_ns: u64, record: raw::KernelKill, page_bytes: u64) -> Result<KernelKill, String> {
     let raw::KernelKill {
         generation, victim_id, leaf_id, usage, grown, tgid, pid, error, cause, comm, ..
     } = record;
@@ -238,7 +195,7 @@ fn kernel_kill(ktime_ns: u64, record: raw::KernelKill, page_bytes: u64) -> Resul
 fn disk_threshold_crossed(
     ktime_ns: u64,
     record: raw::DiskThresholdCrossed,
-) -> Result<DiskThresholdCrossed, DecodeError> {
+) -> Result<DiskThresholdCrossed, String> {
     let raw::DiskThresholdCrossed { header: _, generation, leaf_id, beyond, device, resource, tgid, pid } =
         record;
     let resource = DiskResource::from_raw(resource)

@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, ffi::OsStr, fmt, os::unix::ffi::OsStrExt as _};
 
+use eviction_common::BATCH_PAGES;
 pub use eviction_common::{Alarm, DiskResource, Edge, KernelKillCause};
 
 /// One record.
@@ -136,23 +137,30 @@ pub struct Ancestor {
     pub usage: u64,
     /// Limit, bytes; `None` is unlimited.
     pub max: Option<u64>,
-    /// Its event counts, where the kernel has them.
-    pub events: Option<OomEvents>,
+    /// How often it ran out of memory by its own limit (`MEMCG_OOM`), where the kernel shows it.
+    pub oom: Option<u64>,
+    /// `oom` when a BPF program last read it; `None` if it never did, or if `oom` is not known.
+    pub oom_before: Option<u64>,
+    /// How many of its own processes were killed (`MEMCG_OOM_KILL`), where the kernel shows it.
+    pub oom_kill: Option<u64>,
+    /// `oom_kill` when a BPF program last read it; `None` if it never did, or if `oom_kill` is not known.
+    pub oom_kill_before: Option<u64>,
     /// Whether the kernel kills all of its processes together (`memory.oom.group`).
     pub oom_group: bool,
 }
 
-/// A memory cgroup's own event counts at a kill.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OomEvents {
-    /// How often it ran out of memory by its own limit (`MEMCG_OOM`).
-    pub oom: u64,
-    /// How many of its own processes were killed (`MEMCG_OOM_KILL`).
-    pub oom_kill: u64,
-    /// `oom` when a BPF program last read it; `None` if it never did.
-    pub oom_before: Option<u64>,
-    /// `oom_kill` at that time.
-    pub oom_kill_before: Option<u64>,
+impl Ancestor {
+    /// Returns whether its own count `oom` has changed; `None` if the count was never read before, or this
+    /// kernel does not show it.
+    fn has_new_oom(&self) -> Option<bool> {
+        match (self.oom?, self.oom_before) {
+            (now, Some(before)) if before <= now => Some(before < now),
+            // The count was never read; or on cgroup v2 the controller was turned off for the cgroup and on
+            // again, and the count restarted.
+            (0, _) => Some(false),
+            _ => None,
+        }
+    }
 }
 
 /// The owner of the limit that led to a kill.
@@ -179,8 +187,16 @@ pub struct OomKill {
     pub comm: [u8; 16],
     /// Its `oom_score_adj`.
     pub oom_score_adj: Option<i32>,
-    /// Its resident memory.
-    pub rss: Option<Rss>,
+    /// Its resident anonymous memory, in bytes. The programs read `anon`, `file`, `shmem` and `swap` together: all
+    /// four are known, or none. They are exact except for what each CPU has not yet added (at most 32 pages or
+    /// twice the number of CPUs), like the kernel's own log line.
+    pub anon: Option<u64>,
+    /// Its resident memory of files, in bytes.
+    pub file: Option<u64>,
+    /// Its resident shared memory, in bytes.
+    pub shmem: Option<u64>,
+    /// Its swapped out memory, in bytes.
+    pub swap: Option<u64>,
     /// The process in whose context the kernel killed.
     pub trigger_tgid: u32,
     /// The name of its thread, zero-padded.
@@ -202,20 +218,6 @@ pub struct OomKill {
     pub names: Vec<Box<[u8]>>,
 }
 
-/// Resident memory of a victim, in bytes. Exact except for what each CPU has not yet added (at most 32 pages or
-/// twice the number of CPUs), like the kernel's own log line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rss {
-    /// Anonymous memory.
-    pub anon: u64,
-    /// Memory of files.
-    pub file: u64,
-    /// Shared memory.
-    pub shmem: u64,
-    /// Swapped out.
-    pub swap: u64,
-}
-
 impl OomKill {
     /// Returns the victim's memory cgroup, if it is known.
     pub fn memcg_id(&self) -> Option<u64> {
@@ -232,11 +234,11 @@ impl OomKill {
         if self.pid_only {
             return None;
         }
-        let events = self.chain.first()?.events?;
-        match events.oom_kill_before {
-            Some(before) => Some(before != events.oom_kill),
-            None if events.oom_kill == 0 => Some(false),
-            None => None,
+        let own = self.chain.first()?;
+        match (own.oom_kill?, own.oom_kill_before) {
+            (now, Some(before)) => Some(before != now),
+            (0, None) => Some(false),
+            (_, None) => None,
         }
     }
 
@@ -258,6 +260,47 @@ impl OomKill {
         let below = self.chain.iter().zip(&self.names).take(end).rev();
         let named = below.map(|(ancestor, name)| Some((ancestor.id, OsStr::from_bytes(name))));
         named.map(|step| step.filter(|(_, name)| !name.is_empty())).collect()
+    }
+
+    /// Returns the owner of the limit according to the counts of events, on a machine with pages of `page_bytes`,
+    /// and whether it was inferred from usage and limits, since the counts were not known or not conclusive.
+    ///
+    /// The kernel raises the owner's own `MEMCG_OOM` count before it searches for a victim (`mem_cgroup_oom` in
+    /// mm/memcontrol.c), and raises no count when the machine is out of memory (`out_of_memory` in
+    /// mm/oom_kill.c). So the owner is the ancestor of the victim whose count changed, and if none changed it was
+    /// the machine. The BPF programs keep each count as they last read it, and put it into the record next to the
+    /// current one, so that a lost record does no harm.
+    pub(super) fn owner_by_counts(&self, page_bytes: u64) -> (OomLimitOwner, bool) {
+        // The root has no limit of its own.
+        let limited = match self.chain.split_last() {
+            None => return (OomLimitOwner::Unknown, true),
+            Some((_, below_root)) if !self.truncated => below_root,
+            Some(_) => self.chain.as_slice(),
+        };
+        // A charge fails if it would exceed the limit, and each CPU charges a batch at once.
+        let at_limit = |ancestor: &&Ancestor| {
+            ancestor.max.is_some_and(|max| max.saturating_sub(ancestor.usage) < BATCH_PAGES * page_bytes)
+        };
+        let with = |new_oom| limited.iter().filter(move |ancestor| ancestor.has_new_oom() == new_oom);
+        let mut changed = with(Some(true));
+        match (changed.next(), changed.next()) {
+            // The count changes with each charge that fails, also if no process is killed for it. The count of a
+            // cgroup that is not at its limit may have changed long ago.
+            (Some(owner), None) => return (OomLimitOwner::Memcg(*owner), !at_limit(&owner)),
+            (Some(nearest), Some(_)) => {
+                let owner = with(Some(true)).find(at_limit).unwrap_or(nearest);
+                return (OomLimitOwner::Memcg(*owner), true);
+            }
+            (None, _) => {}
+        }
+        match with(None).find(at_limit) {
+            Some(owner) => (OomLimitOwner::Memcg(*owner), true),
+            // If the chain is not the victim's own, the owner may be in another chain.
+            None => {
+                let inferred = self.truncated || self.pid_only || with(None).next().is_some();
+                (OomLimitOwner::Global, inferred)
+            }
+        }
     }
 }
 
@@ -285,4 +328,140 @@ pub struct TaskAlarm {
     pub bound: i64,
     /// The process that forked.
     pub tgid: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 4096;
+    const MIB: u64 = 1 << 20;
+
+    fn kill(chain: &[Ancestor]) -> OomKill {
+        OomKill {
+            ktime_ns: 1,
+            tgid: 10,
+            pid: 10,
+            comm: [0; 16],
+            oom_score_adj: None,
+            anon: None,
+            file: None,
+            shmem: None,
+            swap: None,
+            trigger_tgid: 10,
+            trigger_comm: [0; 16],
+            trigger_memcg: None,
+            owner: OomLimitOwner::Unknown,
+            owner_inferred: false,
+            truncated: false,
+            pid_only: false,
+            chain: chain.to_vec(),
+            names: Vec::new(),
+        }
+    }
+
+    fn memcg(id: u64, usage: u64, max: u64, oom: u64, before: Option<u64>) -> Ancestor {
+        Ancestor {
+            id,
+            usage,
+            max: (max != 0).then_some(max),
+            oom: Some(oom),
+            oom_before: before,
+            oom_kill: Some(0),
+            oom_kill_before: before.map(|_| 0),
+            oom_group: false,
+        }
+    }
+
+    fn root() -> Ancestor {
+        memcg(1, 900 * MIB, 0, 0, Some(0))
+    }
+
+    fn owner_id(kill: &OomKill) -> (Option<u64>, bool) {
+        let (owner, inferred) = kill.owner_by_counts(PAGE);
+        match owner {
+            OomLimitOwner::Memcg(ancestor) => (Some(ancestor.id), inferred),
+            OomLimitOwner::Global => (None, inferred),
+            OomLimitOwner::Unknown => (Some(0), inferred),
+        }
+    }
+
+    #[test]
+    fn chain_of_another_task_proves_a_limit_but_not_its_absence() {
+        let container = memcg(3, 64 * MIB, 64 * MIB, 1, Some(0));
+        let mut foreign = kill(&[container, root()]);
+        foreign.pid_only = true;
+        assert_eq!(owner_id(&foreign), (Some(3), false));
+        foreign.chain[0].oom_before = Some(1);
+        assert_eq!(owner_id(&foreign), (None, true));
+    }
+
+    #[test]
+    fn owner_below_its_limit_with_a_changed_count_is_inferred() {
+        // Charges failed while the victim before was still exiting; no process was killed for those.
+        let container = memcg(3, 32 * MIB, 64 * MIB, 4, Some(1));
+        assert_eq!(owner_id(&kill(&[container, root()])), (Some(3), true));
+    }
+
+    #[test]
+    fn changed_count_names_the_owner_also_above_a_cgroup_at_its_limit() {
+        let container = memcg(3, 64 * MIB, 64 * MIB, 0, Some(0));
+        let pod = memcg(2, 64 * MIB, 64 * MIB, 1, Some(0));
+        assert_eq!(owner_id(&kill(&[container, pod, root()])), (Some(2), false));
+    }
+
+    #[test]
+    fn unchanged_counts_name_the_machine_despite_a_cgroup_at_its_limit() {
+        let container = memcg(3, 64 * MIB, 64 * MIB, 7, Some(7));
+        assert_eq!(owner_id(&kill(&[container, root()])), (None, false));
+    }
+
+    #[test]
+    fn count_of_zero_is_unchanged_even_without_a_previous_value() {
+        let container = memcg(3, 64 * MIB, 64 * MIB, 0, None);
+        assert_eq!(owner_id(&kill(&[container, root()])), (None, false));
+    }
+
+    #[test]
+    fn restarted_count_is_inconclusive_unless_it_is_zero() {
+        let pod = memcg(2, 64 * MIB, 64 * MIB, 1, Some(5));
+        assert_eq!(owner_id(&kill(&[pod, root()])), (Some(2), true));
+        let pod = memcg(2, 64 * MIB, 64 * MIB, 0, Some(5));
+        assert_eq!(owner_id(&kill(&[pod, root()])), (None, false));
+    }
+
+    #[test]
+    fn owner_without_previous_counts_is_inferred_from_the_limit() {
+        let container = memcg(3, 10 * MIB, 64 * MIB, 2, None);
+        let pod = memcg(2, 64 * MIB - 63 * PAGE, 64 * MIB, 2, None);
+        assert_eq!(owner_id(&kill(&[container, pod, root()])), (Some(2), true));
+    }
+
+    #[test]
+    fn usage_one_batch_below_the_limit_is_not_at_the_limit() {
+        let pod = memcg(2, 64 * MIB - 64 * PAGE, 64 * MIB, 2, None);
+        assert_eq!(owner_id(&kill(&[pod, root()])), (None, true));
+    }
+
+    #[test]
+    fn of_two_changed_counts_the_cgroup_at_its_limit_is_inferred() {
+        let container = memcg(3, 10 * MIB, 64 * MIB, 3, Some(2));
+        let pod = memcg(2, 64 * MIB, 64 * MIB, 2, Some(1));
+        assert_eq!(owner_id(&kill(&[container, pod, root()])), (Some(2), true));
+    }
+
+    #[test]
+    fn truncated_chain_gives_only_an_inferred_owner() {
+        let mut cut = kill(&[memcg(3, MIB, 0, 0, Some(0))]);
+        cut.truncated = true;
+        assert_eq!(owner_id(&cut), (None, true));
+    }
+
+    #[test]
+    fn owner_is_inferred_without_counts_and_unknown_without_a_chain() {
+        let mut pod = memcg(2, 64 * MIB, 64 * MIB, 0, None);
+        (pod.oom, pod.oom_kill) = (None, None);
+        assert_eq!(owner_id(&kill(&[pod, root()])), (Some(2), true));
+        assert_eq!(owner_id(&kill(&[])), (Some(0), true));
+    }
 }

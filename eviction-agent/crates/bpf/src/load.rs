@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 
 use eviction_node::backend::BackendSelection;
-use eviction_node::kv_file::parse_keys;
+use eviction_node::file::parse_keys;
 
 use super::{
     attach::{attach_best, error_summary},
@@ -159,11 +159,14 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
             plans.iter().map(|(class, candidates)| plan::info(*class, candidates)).collect(),
         ));
     }
-    let Opened { mut ebpf, mut kernel, ring, btf } = open(facts, options).map_err(|error| {
+    let fail = |error: EbpfError| {
         let why = error_summary(&error);
         LoadError::new(plans.iter().map(|(class, _)| BackendInfo::plain(class.name(), "", &why)).collect())
-    })?;
-    let mut missing = Vec::new();
+    };
+    let (mut ebpf, mut loaded) = open(facts, options).map_err(fail)?;
+    // After the maps are created: until then aya holds the kernel's BTF, about 15 MB, itself.
+    let btf = Btf::from_sys_fs().map_err(|error| fail(error.into()))?;
+    let Loaded { kernel, missing, log, .. } = &mut loaded;
     for (class, mut candidates) in plans {
         if let Some(accompanied) = class.accompanied() {
             let attached = kernel.sources.iter().find(|info| info.source == accompanied.name());
@@ -189,13 +192,13 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
         kernel.sources.push(info);
     }
     if kernel.sources.is_empty() {
-        return Err(LoadError::new(missing));
+        return Err(LoadError::new(loaded.missing));
     }
-    let log = options.debug_log.then(|| EbpfLogger::init(&mut ebpf)).transpose().unwrap_or_else(|error| {
+    *log = options.debug_log.then(|| EbpfLogger::init(&mut ebpf)).transpose().unwrap_or_else(|error| {
         tracing::warn!("no diagnostics of the BPF programs: {error}");
         None
     });
-    Ok(Loaded { kernel, ring, missing, log })
+    Ok(loaded)
 }
 
 /// Returns the configuration that the programs are loaded with; `NONE` if the kernel's types are not known.
@@ -216,16 +219,8 @@ fn program_config(facts: &KernelFacts, options: &LoadOptions) -> ProgramConfig {
     }
 }
 
-/// The programs before they are attached.
-struct Opened {
-    ebpf: Ebpf,
-    kernel: BpfHandle,
-    ring: Ring,
-    btf: Btf,
-}
-
-/// Creates the maps.
-fn open(facts: &KernelFacts, options: &LoadOptions) -> Result<Opened, EbpfError> {
+/// Creates the maps. No program is attached yet.
+fn open(facts: &KernelFacts, options: &LoadOptions) -> Result<(Ebpf, Loaded), EbpfError> {
     let LoadOptions { ring_bytes, cgroups, levels, debug_log, disks, .. } = options;
     raise_memlock();
     let page_bytes = rustix::param::page_size() as u32;
@@ -259,8 +254,7 @@ fn open(facts: &KernelFacts, options: &LoadOptions) -> Result<Opened, EbpfError>
     let charge_caches = facts.btf.as_ref().map_or(1, |btf| btf.charge_caches);
     let kernel = BpfHandle::take(&mut ebpf, levels, has_kernel_kill, charge_caches)?;
     let ring = Ring::new(take_map(&mut ebpf, "EVENTS")?, ring_bytes);
-    // After the maps are created: until then aya holds the kernel's BTF, about 15 MB, itself.
-    Ok(Opened { ebpf, kernel, ring, btf: Btf::from_sys_fs()? })
+    Ok((ebpf, Loaded { kernel, ring, missing: Vec::new(), log: None }))
 }
 
 /// Raises the limit of locked memory, to which the kernel charges maps before 5.11. If it cannot be raised and

@@ -14,7 +14,7 @@ use super::{
 
 /// A method that may be tried.
 #[derive(Debug)]
-pub struct Candidate {
+pub struct MethodCandidate {
     /// The method.
     pub method: &'static AttachMethod,
     /// Why it is not tried, or did not work.
@@ -23,17 +23,17 @@ pub struct Candidate {
 
 /// Plans every class on these facts, with the methods that may be used. Returns the methods of each class, best
 /// first.
-pub fn plan(facts: &KernelFacts, choice: &BackendSelection) -> Vec<(EventClass, Vec<Candidate>)> {
+pub fn plan(facts: &KernelFacts, choice: &BackendSelection) -> Vec<(EventClass, Vec<MethodCandidate>)> {
     let candidates = |class| {
         let methods = ATTACH_METHODS.iter().filter(move |method| method.class == class);
-        methods.map(|method| Candidate { method, refusal: method.refusal(facts, choice) }).collect()
+        methods.map(|method| MethodCandidate { method, refusal: method.refusal(facts, choice) }).collect()
     };
     EventClass::ALL.map(|class| (class, candidates(class))).into()
 }
 
 /// Refuses the on-demand probes that do not accompany this method (`""`: no method).
-pub(super) fn refuse_other_probes(accompanied: &str, candidates: &mut [Candidate]) {
-    for Candidate { method, refusal } in candidates.iter_mut().filter(|it| it.refusal.is_none()) {
+pub(super) fn refuse_other_probes(accompanied: &str, candidates: &mut [MethodCandidate]) {
+    for MethodCandidate { method, refusal } in candidates.iter_mut().filter(|it| it.refusal.is_none()) {
         if method.when.is_some() && !method.accompanies.contains(&accompanied) {
             let names =
                 method.accompanies.iter().map(|name| if name.is_empty() { "no backend" } else { name });
@@ -44,14 +44,14 @@ pub(super) fn refuse_other_probes(accompanied: &str, candidates: &mut [Candidate
 
 /// Returns the description of a class for `check`, the log and the metrics: of the first method that is not
 /// refused, with the reasons against better ones.
-pub fn info(class: EventClass, candidates: &[Candidate]) -> BackendInfo {
-    let refused = candidates.iter().map_while(|Candidate { method, refusal }| {
+pub fn info(class: EventClass, candidates: &[MethodCandidate]) -> BackendInfo {
+    let refused = candidates.iter().map_while(|MethodCandidate { method, refusal }| {
         let why = refusal.as_ref()?;
         Some(format!("{}: {why}", method.name))
     });
     let refused = refused.collect::<Vec<_>>();
     let reason = refused.join("; ");
-    let Some(Candidate { method, .. }) = candidates.get(refused.len()) else {
+    let Some(MethodCandidate { method, .. }) = candidates.get(refused.len()) else {
         return BackendInfo::plain(class.name(), "", reason);
     };
     BackendInfo {
@@ -59,7 +59,7 @@ pub fn info(class: EventClass, candidates: &[Candidate]) -> BackendInfo {
         backend: method.name,
         reason: if reason.is_empty() { "the preferred backend".into() } else { reason },
         sees_every_charge: method.sees_every_charge,
-        granularity_bytes: method.granularity.bytes(rustix::param::page_size() as u64),
+        granularity_bytes: (method.granularity)(rustix::param::page_size() as u64),
     }
 }
 

@@ -12,22 +12,18 @@ use eviction_common::{Counter, Kind};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::{
-    attach_methods::EventClass,
-    decode::{DecodeError, decode},
-    event::Event,
-    handle::BpfHandle,
-    on_demand::OnDemandProbe,
+    attach_methods::EventClass, decode::decode, event::Event, handle::BpfHandle, on_demand::OnDemandProbe,
 };
 
 /// The result of one drain of the ring.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
     /// Records that were passed on.
     pub events: u64,
     /// Records that could not be decoded: the reader and the programs disagree.
     pub malformed: u64,
     /// Why the first of those could not be decoded.
-    pub why: Option<DecodeError>,
+    pub why: Option<String>,
     /// Whether records may have been lost before ([`BpfHandle::lost`]): more than a quarter of the ring was read.
     /// Records are lost only while it is full. What is in it may take several drains, since a drain ends at a record
     /// that is not submitted yet.

@@ -10,12 +10,11 @@ pub mod yaml;
 
 pub use agent::{
     Action, ActionSettings, AgentConfiguration, Capacities, Configz, DryRun, EvictionRequests, KubeletFiles,
-    MarginMode, MarginValue, MemoryLimits, MetricsSettings, PodMetrics, PodStorageSettings, PodStorageSource,
-    Probes, ReclaimSettings, RecorderSettings, Server, SignalMargin, ThresholdMargin, ThresholdSettings,
+    MarginMode, MemoryLimits, MetricsSettings, PodMetrics, PodStorageSettings, PodStorageSource, Probes,
+    ReclaimSettings, RecorderSettings, Server, SignalMargin, ThresholdMargin, ThresholdSettings,
     ThresholdSource, load_agent, parse_agent, set_field,
 };
 pub use kubelet::{
-    Effective, KubeletConfiguration, KubeletError, KubeletFields, Origin, Setting, kubelet_policy,
-    load_kubelet,
+    Effective, KubeletConfiguration, KubeletFields, Origin, Setting, kubelet_policy, load_kubelet,
 };
 pub use problem::{Problem, Problems};

@@ -1,7 +1,7 @@
 //! Deserializes a document into its type. After an error the value that caused it is removed, and the
 //! document is read again, so that all errors are reported at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
@@ -15,7 +15,8 @@ const MAX_PROBLEMS: usize = 100;
 
 /// Reads the document without its invalid values; `None` if the document as a whole is invalid.
 pub(super) fn read<T: DeserializeOwned>(mut document: Value, problems: &mut Vec<Problem>) -> Option<T> {
-    let mut removed = RemovedItems::default();
+    // The indexes of the list items that were removed, by the path of the list.
+    let mut removed = BTreeMap::<String, BTreeSet<usize>>::new();
     while problems.len() < MAX_PROBLEMS {
         let error = match serde_path_to_error::deserialize::<_, T>(&document) {
             Ok(parsed) => return Some(parsed),
@@ -24,7 +25,7 @@ pub(super) fn read<T: DeserializeOwned>(mut document: Value, problems: &mut Vec<
         let cause = error.inner().to_string();
         let in_document = |segment: &&Segment| matches!(segment, Segment::Map { .. } | Segment::Seq { .. });
         let segments: Vec<Segment> = error.path().iter().filter(in_document).cloned().collect();
-        let path = removed.path(&segments);
+        let path = original_path(&segments, &removed);
         let Some(value) = document.pointer_mut(&pointer(&segments)) else {
             problems.push(Problem::new(path, cause));
             return None;
@@ -51,7 +52,9 @@ pub(super) fn read<T: DeserializeOwned>(mut document: Value, problems: &mut Vec<
             }
             (Value::Array(list), Segment::Seq { index }) => {
                 list.remove(*index);
-                removed.add(removed.path(parents), *index);
+                let path = original_path(parents, &removed);
+                let index = original_index(*index, removed.get(&path));
+                removed.entry(path).or_default().insert(index);
             }
             _ => return None,
         }
@@ -78,32 +81,19 @@ fn name(segments: &[Segment]) -> String {
     })
 }
 
-/// The indexes of removed list items, ascending, by the path of the list.
-#[derive(Default)]
-struct RemovedItems(BTreeMap<String, Vec<usize>>);
+/// Returns the index in the original list, of which these items were removed.
+fn original_index(index: usize, removed: Option<&BTreeSet<usize>>) -> usize {
+    let removed = removed.into_iter().flatten();
+    removed.fold(index, |index, removed| index + usize::from(*removed <= index))
+}
 
-impl RemovedItems {
-    /// Returns the index in the original list.
-    fn index(&self, list: &str, index: usize) -> usize {
-        let removed = self.0.get(list).into_iter().flatten();
-        removed.fold(index, |index, removed| index + usize::from(*removed <= index))
-    }
-
-    fn add(&mut self, list: String, index: usize) {
-        let index = self.index(&list, index);
-        let indexes = self.0.entry(list).or_default();
-        indexes.push(index);
-        indexes.sort_unstable();
-    }
-
-    /// Returns the path in the original document.
-    fn path(&self, segments: &[Segment]) -> String {
-        segments.iter().fold(String::new(), |path, segment| match segment {
-            Segment::Map { key } => member(&path, key),
-            Segment::Seq { index } => format!("{path}[{}]", self.index(&path, *index)),
-            _ => path,
-        })
-    }
+/// Returns the path in the original document, of whose lists these items were removed.
+fn original_path(segments: &[Segment], removed: &BTreeMap<String, BTreeSet<usize>>) -> String {
+    segments.iter().fold(String::new(), |path, segment| match segment {
+        Segment::Map { key } => member(&path, key),
+        Segment::Seq { index } => format!("{path}[{}]", original_index(*index, removed.get(&path))),
+        _ => path,
+    })
 }
 
 /// Converts an error of serde to the wording of the documentation.

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::disk_layout::DiskLayout;
@@ -88,6 +89,16 @@ pub enum EvaluationEnd {
 /// The labels of evictions without a threshold, as in the kubelet's metrics:
 /// `eviction_manager.go: signalEphemeralContainerFsLimit` and its neighbours.
 pub const LABELS: [&str; 3] = ["emptydirfs.limit", "ephemeralpodfs.limit", "ephemeralcontainerfs.limit"];
+
+/// Deserializes a label, which must be a known one.
+pub(crate) fn deserialize_label<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<&'static str, D::Error> {
+    let text = Box::<str>::deserialize(deserializer)?;
+    let mut labels = LABELS.into_iter().chain(Signal::ALL.map(Signal::name));
+    let known = labels.find(|label| **label == *text);
+    known.ok_or_else(|| D::Error::custom(format_args!("unknown label {text:?}")))
+}
 
 /// A pod that frees less than this fraction (1/64) of the remaining deficit is skipped in favour of others of
 /// its class that free more. Otherwise many pods like it would have to be evicted.
@@ -317,7 +328,7 @@ mod tests {
     use crate::fixture::{container, enhanced, pod, requests, set, set_by};
     use crate::pod::{EmptyDir, Pod, Volume};
     use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable, NodeFsInodesFree, PidAvailable};
-    use crate::snapshot::{PodStatValues, Snapshot, VolumeStatValues};
+    use crate::snapshot::{FsUsage, PodStatValues, Snapshot};
 
     /// Returns the release of a pod that requests 500 and has 100 in a memory-backed volume.
     fn release(signal: Signal, values: Option<PodStatValues>) -> (i64, Basis) {
@@ -331,7 +342,7 @@ mod tests {
         let pods = set(vec![pod]);
         let mut sample = Snapshot::default();
         if let Some(values) = values {
-            let volume = VolumeStatValues { used: Some(100), inodes: Some(7) };
+            let volume = FsUsage { used: Some(100), inodes: Some(7) };
             sample.add_pod("a", values).add_volume("scratch", volume).add_volume("disk", volume);
         }
         let layout = DiskLayout::default();

@@ -20,7 +20,6 @@ pub mod explain;
 pub mod fixture;
 pub mod in_flight;
 pub mod input;
-pub mod label_selector;
 pub mod message;
 pub mod node;
 pub mod node_conditions;

@@ -26,16 +26,6 @@ pub fn nullable_list<'de, D: Deserializer<'de>, T>(deserializer: D) -> Result<Ve
 where
     T: Default + Deserialize<'de>,
 {
-    nullable(deserializer).map(|List(list)| list)
-}
-
-/// A list in which null elements are the zero value.
-#[derive(Clone, Debug, Default)]
-pub struct List<T>(pub Vec<T>);
-
-impl<'de, T: Default + Deserialize<'de>> Deserialize<'de> for List<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let list = Vec::<Option<T>>::deserialize(deserializer)?;
-        Ok(Self(list.into_iter().map(Option::unwrap_or_default).collect()))
-    }
+    let list: Vec<Option<T>> = nullable(deserializer)?;
+    Ok(list.into_iter().map(Option::unwrap_or_default).collect())
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::de::Error as _;
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
@@ -22,29 +22,31 @@ impl<'de> Deserialize<'de> for ResourceList {
     }
 }
 
-/// A quantity as `Quantity.UnmarshalJSON` reads it: the raw characters without quotes and the blanks inside
-/// them, so that a number keeps its digits. Null is zero.
+/// A quantity that is deserialized inside of its list, so that an error names the resource.
 struct JsonQuantity(Quantity);
 
 impl<'de> Deserialize<'de> for JsonQuantity {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let raw = Box::<RawValue>::deserialize(deserializer)?;
-        let text = raw.get();
-        if text == "null" {
-            return Ok(Self(Quantity::ZERO));
-        }
-        let quoted = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
-        let text = quoted.unwrap_or(text).trim();
-        let quantity = Quantity::parse(text)
-            .map_err(|error| D::Error::custom(format_args!("{:.100}: {error}", raw.get())))?;
-        Ok(Self(quantity))
+        json_quantity(&Box::<RawValue>::deserialize(deserializer)?).map(Self)
     }
+}
+
+/// Parses a quantity as `Quantity.UnmarshalJSON` does: the raw characters without quotes and the blanks inside
+/// them, so that a number keeps its digits. Null is zero.
+fn json_quantity<E: Error>(raw: &RawValue) -> Result<Quantity, E> {
+    let text = raw.get();
+    if text == "null" {
+        return Ok(Quantity::ZERO);
+    }
+    let quoted = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let quantity = Quantity::parse(quoted.unwrap_or(text).trim());
+    quantity.map_err(|error| E::custom(format_args!("{text:.100}: {error}")))
 }
 
 /// Deserializes a quantity that may be null.
 fn optional_quantity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Quantity>, D::Error> {
-    let quantity = Option::<JsonQuantity>::deserialize(deserializer)?;
-    Ok(quantity.map(|JsonQuantity(quantity)| quantity))
+    let raw = Option::<Box<RawValue>>::deserialize(deserializer)?;
+    raw.as_deref().map(json_quantity).transpose()
 }
 
 /// Returns the id of a text in the form `containerd://ID`.
@@ -141,13 +143,13 @@ pub struct Pod {
     /// `status.reason`, empty if absent; `Evicted` after an eviction by the kubelet.
     pub reason: Box<str>,
     /// Terminated containers: `terminated` in `state` and `lastState` of each status.
-    pub ended: Vec<ContainerEnd>,
+    pub ended: Vec<ContainerStateTerminated>,
 }
 
-/// `v1.ContainerStateTerminated` of a container, empty or 0 where absent or null.
+/// `v1.ContainerStateTerminated`, with the name of the container. Empty or 0 where absent or null.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct ContainerEnd {
+pub struct ContainerStateTerminated {
     /// The name of the container, which is not part of its state.
     #[serde(skip)]
     pub container: Box<str>,

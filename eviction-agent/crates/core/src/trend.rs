@@ -22,36 +22,30 @@ const WINDOW_NANOS: i64 = 180_000_000_000;
 /// The last samples of a value, and how fast it changes. Never allocates.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Trend {
-    /// The samples, the oldest first.
-    samples: [Sample; SAMPLES],
+    /// The samples, each with its time, the oldest first.
+    samples: [(Timestamp, i64); SAMPLES],
     len: usize,
     slope: Option<Slope>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Sample {
-    at: Timestamp,
-    value: i64,
 }
 
 impl Trend {
     /// Adds a sample. A sample within a tenth of a second of the last one is ignored. If the clock was set
     /// back, all former samples are dropped.
     pub fn observe(&mut self, at: Timestamp, value: i64) {
-        if let Some(last) = self.samples[..self.len].last() {
-            let passed = since(at, last.at).as_nanos();
+        if let Some((last, _)) = self.samples[..self.len].last() {
+            let passed = since(at, *last).as_nanos();
             if passed < 0 {
                 self.len = 0;
             } else if passed < SPACING_NANOS {
                 return;
             }
         }
-        let old = |sample: &Sample| since(at, sample.at).as_nanos() > WINDOW_NANOS;
+        let old = |(time, _): &&(Timestamp, i64)| since(at, *time).as_nanos() > WINDOW_NANOS;
         let room = usize::from(self.len == SAMPLES);
-        let drop = self.samples[..self.len].iter().take_while(|sample| old(sample)).count().max(room);
+        let drop = self.samples[..self.len].iter().take_while(old).count().max(room);
         self.samples.copy_within(drop..self.len, 0);
         self.len -= drop;
-        self.samples[self.len] = Sample { at, value };
+        self.samples[self.len] = (at, value);
         self.len += 1;
         self.slope = estimate(&self.samples[..self.len]);
     }
@@ -81,17 +75,17 @@ pub struct Slope {
     pub over: GoDuration,
 }
 
-fn estimate(samples: &[Sample]) -> Option<Slope> {
-    let (first, last) = (samples.first()?, samples.last()?);
+fn estimate(samples: &[(Timestamp, i64)]) -> Option<Slope> {
+    let ((first, _), (last, _)) = (samples.first()?, samples.last()?);
     if samples.len() < LEAST {
         return None;
     }
     let mut slopes = [0.0; PAIRS];
     let mut count = 0;
-    for (index, a) in samples.iter().enumerate() {
-        for b in &samples[index + 1..] {
-            let seconds = since(b.at, a.at).as_nanos() as f64 / 1e9;
-            let change = i128::from(b.value) - i128::from(a.value);
+    for (index, (before, from)) in samples.iter().enumerate() {
+        for (after, to) in &samples[index + 1..] {
+            let seconds = since(*after, *before).as_nanos() as f64 / 1e9;
+            let change = i128::from(*to) - i128::from(*from);
             slopes[count] = change as f64 / seconds;
             count += 1;
         }
@@ -105,7 +99,7 @@ fn estimate(samples: &[Sample]) -> Option<Slope> {
         low: slopes[count / 4],
         high: slopes[count - 1 - count / 4],
         samples: samples.len(),
-        over: since(last.at, first.at),
+        over: since(*last, *first),
     })
 }
 

@@ -11,11 +11,10 @@ use tests::containerd::Containerd;
 use tests::file_system::{FileSystem, Kind};
 
 use crate::api::{ContainerState, ImageSpec};
-use crate::client::{Client, CriError, Endpoint};
+use crate::client::{Client, CriError, Endpoint, read_runtime};
 use crate::fake_runtime::new_reclaimer;
 use crate::proxy_tests::start_proxy;
 use crate::reclaim::{NodePods, NodeView, ReclaimConfig, ReclaimEnd, ReclaimOrder, Space};
-use crate::runtime::read_runtime;
 
 const MIB: u64 = 1 << 20;
 
@@ -138,7 +137,7 @@ async fn create_container(client: &Client, sandbox: &Sandbox, image: &str, attem
     let container = messages::ContainerConfig {
         metadata: Some(crate::api::ContainerMetadata { name: image.to_owned(), attempt }),
         image: Some(spec),
-        labels: [(crate::containers::POD_UID.to_owned(), sandbox.uid.clone())].into(),
+        labels: [(crate::removable::POD_UID.to_owned(), sandbox.uid.clone())].into(),
     };
     let request = messages::CreateContainerRequest {
         pod_sandbox_id: sandbox.id.clone(),

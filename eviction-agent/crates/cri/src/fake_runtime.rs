@@ -19,8 +19,8 @@ use tonic::Code;
 
 use crate::api::*;
 use crate::client::Endpoint;
-use crate::images::ImageHistory;
 use crate::reclaim::{ReclaimConfig, Reclaimer, Space};
+use crate::removable::ImageHistory;
 
 /// What a method does instead of responding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

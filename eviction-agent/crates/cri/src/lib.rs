@@ -1,10 +1,10 @@
 //! Reclaim through the container runtime interface (CRI): removes unused images and dead containers when a file
 //! system of the node is short, so that fewer pods must be evicted.
 //!
-//! [`images`] and [`containers`] decide what may be removed and in what order; they do no IO. [`Reclaimer`]
-//! calls the runtime, checks again right before each removal, and measures the file system after each, since
-//! the sizes that a runtime reports are of compressed content. With [`proxy`] the agent needs no access to the
-//! runtime's own socket.
+//! [`removable`] decides what may be removed and in what order; it does no IO. [`Reclaimer`] calls the runtime,
+//! checks again right before each removal, and measures the file system after each, since the sizes that a
+//! runtime reports are of compressed content. With [`proxy`] the agent needs no access to the runtime's own
+//! socket.
 
 #[allow(missing_docs, reason = "k8s.io/cri-api documents the messages")]
 pub mod api;
@@ -13,22 +13,19 @@ mod api_tests;
 mod client;
 #[cfg(test)]
 mod containerd_tests;
-pub mod containers;
 #[cfg(test)]
 mod fake_runtime;
-pub mod images;
 pub mod proxy;
 #[cfg(test)]
 mod proxy_tests;
 mod reclaim;
 #[cfg(test)]
 mod reclaim_tests;
-mod runtime;
+pub mod removable;
 
-pub use client::{Client, CriError, Endpoint};
-pub use images::ImageHistory;
+pub use client::{Client, CriError, Endpoint, RuntimeInfo, read_runtime};
 pub use reclaim::{
     NodePods, NodeView, ReclaimConfig, ReclaimEnd, ReclaimOrder, ReclaimReport, Reclaimer, RemovedImage,
     Space,
 };
-pub use runtime::{RuntimeInfo, read_runtime};
+pub use removable::ImageHistory;

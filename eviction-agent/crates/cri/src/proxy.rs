@@ -22,10 +22,9 @@ use crate::api::{
     ContainerStatusRequest, ImageSpec, RemoveContainerRequest, RemoveImageRequest, StatusRequest,
     StatusResponse,
 };
-use crate::client::{Client, CriError, Endpoint};
-use crate::images::{has_name_of, names_of_containers};
+use crate::client::{Client, CriError, Endpoint, read_images_of_sandboxes, sandbox_image};
 use crate::reclaim::{find_image, is_dead, read_containers, resolve_images};
-use crate::runtime::{read_images_of_sandboxes, sandbox_image};
+use crate::removable::{has_name_of, names_of_containers};
 
 /// The maximum size of a request in bytes. Requests are names and ids.
 const MAX_REQUEST: usize = 64 << 10;

@@ -13,12 +13,11 @@ use crate::api::{
     Container, ContainerState, ContainerStatusRequest, Image, ImageSpec, ImageStatusRequest,
     RemoveContainerRequest, RemoveImageRequest,
 };
-use crate::client::{Client, CriError, Endpoint};
-use crate::containers::{POD_UID, removable_containers};
-use crate::images::{
-    ImageHistory, ImageNames, ImageRules, display_name, full_name, has_name_of, names_of_containers,
+use crate::client::{Client, CriError, Endpoint, answer_within, read_images_of_sandboxes};
+use crate::removable::{
+    ImageHistory, ImageNames, POD_UID, display_name, full_name, has_name_of, names_of_containers,
+    removable_containers,
 };
-use crate::runtime::{answer_within, read_images_of_sandboxes};
 
 /// Space that appears between two of our removals, and is more than this, was freed by another process; in
 /// bytes.
@@ -279,7 +278,7 @@ impl<N: NodeView> Attempt<'_, N> {
         let all = used_by_pods.union(&names_of_containers(&containers)).cloned().collect();
         let Reclaimer { config, history, .. } = &*self.reclaimer;
         let (keep, min_age) = (&config.keep_images, config.min_image_age);
-        for image in history.removable(&images, ImageRules { in_use: &all, keep, min_age, now }) {
+        for image in history.removable(now, &images, &all, keep, min_age) {
             if self.report.dry_run {
                 self.report.images.push(removed_image(image, 0));
                 continue;

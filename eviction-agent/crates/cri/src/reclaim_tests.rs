@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 use tonic::Code;
 
 use crate::api::{Container, ContainerMetadata, ContainerState, Image, PodSandbox, PodSandboxState};
-use crate::client::{Client, CriError, Endpoint};
-use crate::containers::POD_UID;
+use crate::client::{Client, CriError, Endpoint, RuntimeInfo, read_runtime};
 use crate::fake_runtime::{FakeRuntime, Fault, State, new_reclaimer};
 use crate::reclaim::{
     NodePods, NodeView, ReclaimConfig, ReclaimEnd, ReclaimOrder, ReclaimReport, Reclaimer, Space,
 };
-use crate::runtime::{RuntimeInfo, read_runtime};
+use crate::removable::POD_UID;
 
 const MIB: u64 = 1 << 20;
 const GOAL: Space = Space { bytes: 1000 * MIB, inodes: None };

@@ -18,7 +18,7 @@ use rustix::fs::{FileType, RawDir, fstat};
 use rustix::io::{Errno, read};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
-use super::cgroup_files::{file_contains, open_file, open_group, write_file};
+use super::cgroup::{file_contains, open_file, open_group, write_file};
 use eviction_core::progress::Signalled;
 
 /// The number of processes that are pinned at the same time. The list is read again for each batch.
@@ -37,7 +37,9 @@ const MONITOR: &[u8] = b"crio-conmon-";
 pub(super) struct CgroupProcesses {
     /// The processes that the last scan found, sorted within each cgroup.
     pub(super) pids: Vec<u32>,
-    groups: Vec<Group>,
+    /// The cgroups that the last scan found: the path below the pod's directory, which is empty for that directory
+    /// itself, and the indexes of its processes.
+    groups: Vec<(Vec<u8>, Range<usize>)>,
     /// Processes outside this PID namespace.
     pub(super) unreachable: u32,
     /// Cgroups that could not be read.
@@ -45,14 +47,6 @@ pub(super) struct CgroupProcesses {
     text: Vec<u8>,
     entries: Vec<MaybeUninit<u8>>,
     pinned: Vec<(u32, OwnedFd)>,
-}
-
-#[derive(Clone, Debug)]
-struct Group {
-    /// The path below the pod's directory; empty for that directory itself.
-    path: Vec<u8>,
-    /// The indexes of its processes.
-    pids: Range<usize>,
 }
 
 impl CgroupProcesses {
@@ -72,7 +66,7 @@ impl CgroupProcesses {
     /// Returns the cgroups that the last scan found, each after its parent, as paths below the pod's
     /// directory.
     pub(super) fn paths(&self) -> impl Iterator<Item = &[u8]> {
-        self.groups.iter().map(|group| group.path.as_slice())
+        self.groups.iter().map(|(path, _)| path.as_slice())
     }
 
     /// Whether the last scan found no process, and nothing that could hide one.
@@ -86,12 +80,11 @@ impl CgroupProcesses {
         self.groups.clear();
         self.unreachable = 0;
         self.unreadable_groups = 0;
-        self.groups.push(Group { path: Vec::new(), pids: 0..0 });
+        self.groups.push((Vec::new(), 0..0));
         let mut next = 0;
-        while next < self.groups.len() {
-            let path = self.groups[next].path.clone();
+        while let Some((path, _)) = self.groups.get(next).cloned() {
             match self.scan_one(dir, &path) {
-                Ok(pids) => self.groups[next].pids = pids,
+                Ok(pids) => self.groups[next] = (path, pids),
                 // The cgroup was removed in the meantime, so it has no processes.
                 Err(Errno::NOENT | Errno::NODEV) => {}
                 Err(_) => self.unreadable_groups += 1,
@@ -119,7 +112,7 @@ impl CgroupProcesses {
                     continue;
                 }
                 let path = if path.is_empty() { name.to_vec() } else { [path, name].join(&b'/') };
-                self.groups.push(Group { path, pids: 0..0 });
+                self.groups.push((path, 0..0));
             }
         }
         match listed {
@@ -152,7 +145,7 @@ impl CgroupProcesses {
         sum.unreadable_groups += self.unreadable_groups;
         let sends_sigterm = signals.first() == Some(&Signal::TERM);
         for index in 0..self.groups.len() {
-            let Group { path, pids } = self.groups[index].clone();
+            let (path, pids) = self.groups[index].clone();
             let base = path.rsplit(|byte| *byte == b'/').next();
             if sends_sigterm && base.is_some_and(|base| base.starts_with(MONITOR)) {
                 continue;
@@ -216,7 +209,7 @@ impl CgroupProcesses {
 
     /// cgroup v1: thaws each frozen cgroup of the last scan.
     pub(super) fn thaw(&self, dir: BorrowedFd<'_>) {
-        for Group { path, .. } in &self.groups {
+        for (path, _) in &self.groups {
             let Ok(group) = open_group(dir, path) else {
                 continue;
             };

@@ -13,9 +13,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::io::{Errno, pread};
 
-use super::cgroup_files::{open_file, open_group};
+use super::cgroup::{PinnedCgroup, open_file, open_group};
 use super::cgroup_procs::CgroupProcesses;
-use super::cgroup_scope::PinnedCgroup;
 
 /// The pause between two comparisons: 3 MiB of growth at 3 GB/s.
 const PAUSE_NS: u64 = 1_000_000;

@@ -6,12 +6,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::cgroup::{CgroupDirs, PinnedCgroup};
 use super::cgroup_procs::CgroupProcesses;
-use super::cgroup_scope::{CgroupDirs, PinnedCgroup};
 use super::growth::Growth;
-use super::pod_processes::PodProcesses;
+use super::pod_processes::{PodProcesses, now_ns};
 use super::scoped_write::UndoLog;
-use super::thread::now_ns;
 use eviction_core::pod::PodName;
 use eviction_core::progress::{KillProgress, KillUpdate};
 use eviction_core::signal::Resource;

@@ -5,95 +5,37 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, poll};
-use rustix::io::{read, write};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::read;
 use tokio::sync::mpsc;
 
 use super::cgroup_procs::{CgroupProcesses, has_ended};
 use super::job::Job;
-use super::mrelease::MreleaseWorker;
-use super::thread::{now_ns, raise_priority};
+use super::mrelease::{MreleaseWorker, raise_priority};
+use super::pod_processes::now_ns;
 use eviction_core::pod::PodName;
 use eviction_core::progress::{HOST_PID, KillProgress, KillUpdate};
 
 /// The pause between two attempts to send updates while the channel is full, in nanoseconds.
 const RETRY_NS: u64 = 10_000_000;
 
-pub(super) enum Command {
+/// What the killer asks of the thread.
+pub(super) enum KillCommand {
     /// Complete this job.
     Begin(Box<Job>),
     /// Shorten the grace period of the job of a decision.
     Shorten { decision: u64, grace: Duration, growth_limit: Option<u64> },
 }
 
-/// The handle of the worker.
-#[derive(Debug)]
+/// The state of the thread.
 pub(super) struct KillWorker {
-    commands: Option<Sender<Command>>,
-    eventfd: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl KillWorker {
-    /// Starts the thread.
-    pub(super) fn start(updates: mpsc::Sender<KillUpdate>, mrelease: MreleaseWorker) -> io::Result<Self> {
-        let eventfd = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (commands, incoming) = channel();
-        let worker = WorkerThread {
-            incoming,
-            eventfd: Arc::clone(&eventfd),
-            updates,
-            jobs: Vec::new(),
-            processes: CgroupProcesses::new(),
-            mrelease,
-            backlog: VecDeque::new(),
-            has_logged_host_pid: false,
-        };
-        let thread = std::thread::Builder::new().name("killer".to_owned());
-        Ok(Self { commands: Some(commands), eventfd, thread: Some(thread.spawn(move || worker.run())?) })
-    }
-
-    /// Sends a command. Returns false if the thread has ended.
-    pub(super) fn send(&self, command: Command) -> bool {
-        let Some(commands) = &self.commands else {
-            return false;
-        };
-        let sent = commands.send(command).is_ok();
-        self.notify();
-        sent
-    }
-
-    /// Ends the thread, which abandons its jobs.
-    pub(super) fn stop(&mut self) {
-        self.commands = None;
-        self.notify();
-        if let Some(thread) = self.thread.take() {
-            // A panic in it has been reported by the panic hook.
-            let _ = thread.join();
-        }
-    }
-
-    fn notify(&self) {
-        // The write fails only if the counter is full, and then the thread wakes up anyway.
-        let _ = write(&self.eventfd, &1_u64.to_ne_bytes());
-    }
-}
-
-impl Drop for KillWorker {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-struct WorkerThread {
-    incoming: Receiver<Command>,
+    incoming: Receiver<KillCommand>,
+    /// Readable when a command was sent, or the sender was closed.
     eventfd: Arc<OwnedFd>,
     updates: mpsc::Sender<KillUpdate>,
     jobs: Vec<Job>,
@@ -105,8 +47,28 @@ struct WorkerThread {
     has_logged_host_pid: bool,
 }
 
-impl WorkerThread {
-    fn run(mut self) {
+impl KillWorker {
+    pub(super) fn new(
+        incoming: Receiver<KillCommand>,
+        eventfd: Arc<OwnedFd>,
+        updates: mpsc::Sender<KillUpdate>,
+        mrelease: MreleaseWorker,
+    ) -> Self {
+        Self {
+            incoming,
+            eventfd,
+            updates,
+            jobs: Vec::new(),
+            processes: CgroupProcesses::new(),
+            mrelease,
+            backlog: VecDeque::new(),
+            has_logged_host_pid: false,
+        }
+    }
+
+    /// Completes the jobs that it receives until the sender of commands is closed. Then it abandons those that
+    /// are not complete.
+    pub(super) fn run(mut self) {
         raise_priority();
         while self.take_commands() {
             let now_ns = now_ns();
@@ -126,16 +88,18 @@ impl WorkerThread {
     fn take_commands(&mut self) -> bool {
         loop {
             match self.incoming.try_recv() {
-                Ok(Command::Begin(job)) => {
+                Ok(KillCommand::Begin(job)) => {
                     self.jobs.push(*job);
                     // Reports what the job did before on the thread of the control loop.
                     self.with_jobs(|_, _| {});
                 }
-                Ok(Command::Shorten { decision, grace, growth_limit }) => self.with_jobs(|job, processes| {
-                    if job.decision == decision {
-                        job.shorten(grace, growth_limit, processes);
-                    }
-                }),
+                Ok(KillCommand::Shorten { decision, grace, growth_limit }) => {
+                    self.with_jobs(|job, processes| {
+                        if job.decision == decision {
+                            job.shorten(grace, growth_limit, processes);
+                        }
+                    })
+                }
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
             }
@@ -189,10 +153,10 @@ impl WorkerThread {
 
     /// Waits until a command arrives, a job is due, or a watched process ends.
     fn wait(&mut self) {
-        let now_ns = now_ns();
-        let retry_ns = (!self.backlog.is_empty()).then(|| now_ns.saturating_add(RETRY_NS));
+        let from_ns = now_ns();
+        let retry_ns = (!self.backlog.is_empty()).then(|| from_ns.saturating_add(RETRY_NS));
         let due_ns = self.jobs.iter().map(Job::due_ns).chain(retry_ns).min();
-        let pause = due_ns.map(|due_ns| Duration::from_nanos(due_ns.saturating_sub(now_ns)));
+        let pause = due_ns.map(|due_ns| Duration::from_nanos(due_ns.saturating_sub(from_ns)));
         // Nanoseconds in 64 bits always fit.
         let timeout = pause.and_then(|pause| Timespec::try_from(pause).ok());
         let mut fds = vec![PollFd::new(&self.eventfd, PollFlags::IN)];
@@ -205,7 +169,7 @@ impl WorkerThread {
         }
         // Fails if no command has arrived.
         let _ = read(&self.eventfd, &mut [0_u8; 8]);
-        let now_ns = super::thread::now_ns();
+        let now_ns = now_ns();
         for job in &mut self.jobs {
             if job.watched.iter().any(has_ended) {
                 job.wake(now_ns);

@@ -1,17 +1,21 @@
 //! The interface of the control loop to terminate the processes of pods.
 #![forbid(unsafe_code)]
 
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::write;
 use tokio::sync::mpsc;
 
+use super::cgroup::{CgroupDirs, CgroupScope, PinnedCgroup};
 use super::cgroup_procs::CgroupProcesses;
-use super::cgroup_scope::{CgroupDirs, CgroupScope, PinnedCgroup};
 use super::job::{Job, KillTarget};
-use super::kill_worker::{Command, KillWorker};
+use super::kill_worker::{KillCommand, KillWorker};
 use super::mrelease::{MreleaseResult, MreleaseWorker};
 use super::node_lock::NodeLock;
 use super::scoped_write::{ScopedWrite, UndoLog};
@@ -43,8 +47,12 @@ pub struct Killer {
     scope: CgroupScope,
     log: Arc<UndoLog>,
     processes: CgroupProcesses,
-    worker: KillWorker,
-    /// Without it, this is a dry run. Dropped last: until the worker thread has ended, no other agent may act.
+    /// To the worker thread, which ends when this is closed; `None` once it was.
+    commands: Option<Sender<KillCommand>>,
+    /// Wakes the worker thread.
+    eventfd: Arc<OwnedFd>,
+    worker: Option<JoinHandle<()>>,
+    /// Without it, this is a dry run. Held until the worker thread has ended: before that, no other agent may act.
     lock: Option<NodeLock>,
 }
 
@@ -74,12 +82,18 @@ impl Killer {
             None => UndoLog::default(),
         };
         let mrelease = MreleaseWorker::start(Arc::new(on_mrelease))?;
+        let eventfd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (commands, incoming) = channel();
+        let worker = KillWorker::new(incoming, Arc::clone(&eventfd), updates, mrelease);
+        let thread = std::thread::Builder::new().name("killer".to_owned());
         Ok(Self {
             kill_wait: KILL_WAIT,
             scope,
             log: Arc::new(log),
             processes: CgroupProcesses::new(),
-            worker: KillWorker::start(updates, mrelease)?,
+            commands: Some(commands),
+            eventfd,
+            worker: Some(thread.spawn(move || worker.run())?),
             lock,
         })
     }
@@ -106,7 +120,7 @@ impl Killer {
         if target.hard && !is_dry && processes <= MAX_IMMEDIATE_SIGNALS {
             job.send_first_signals(&mut self.processes);
         }
-        self.send(Command::Begin(Box::new(job)))
+        self.send(KillCommand::Begin(Box::new(job)))
     }
 
     /// Shortens the grace period of the decision's pod, which was started before, for a hard threshold.
@@ -115,7 +129,7 @@ impl Killer {
     /// If the worker thread has ended.
     pub fn shorten(&mut self, target: &KillTarget) -> Result<(), KillRejection> {
         let KillTarget { decision, grace, .. } = *target;
-        self.send(Command::Shorten { decision, grace, growth_limit: target.growth_limit() })
+        self.send(KillCommand::Shorten { decision, grace, growth_limit: target.growth_limit() })
     }
 
     /// Checks whether a pod could be killed now, without an action.
@@ -159,12 +173,28 @@ impl Killer {
     /// Ends the work on all pods and leaves their processes as they are. The last update of each pod is
     /// [`Abandoned`](eviction_core::progress::KillProgress::Abandoned). No other pod can be killed afterwards.
     pub fn stop(&mut self) {
-        self.worker.stop();
+        self.commands = None;
+        self.wake_worker();
+        if let Some(worker) = self.worker.take() {
+            // A panic in it has been reported by the panic hook.
+            let _ = worker.join();
+        }
     }
 
-    fn send(&self, command: Command) -> Result<(), KillRejection> {
-        let what = || "the thread that finishes kills has ended".to_owned();
-        self.worker.send(command).then_some(()).ok_or_else(|| KillRejection::Broken { what: what() })
+    fn send(&self, command: KillCommand) -> Result<(), KillRejection> {
+        let sent = self.commands.as_ref().is_some_and(|commands| commands.send(command).is_ok());
+        self.wake_worker();
+        match sent {
+            true => Ok(()),
+            false => {
+                Err(KillRejection::Broken { what: "the thread that finishes kills has ended".to_owned() })
+            }
+        }
+    }
+
+    fn wake_worker(&self) {
+        // The write fails only if the counter is full, and then the thread wakes up anyway.
+        let _ = write(&self.eventfd, &1_u64.to_ne_bytes());
     }
 
     /// Opens the pod's cgroups, without those that are removed.
@@ -204,6 +234,12 @@ impl Killer {
             (0, processes) if !can_kill_unreachable => Err(KillRejection::Unreachable { processes }),
             _ => Ok(processes),
         }
+    }
+}
+
+impl Drop for Killer {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 

@@ -6,9 +6,8 @@
 //! node's root cgroup and signals no process outside the pod's cgroup. Temporary stops (of forks, of running
 //! processes) are undone, also after the agent was killed.
 
-mod cgroup_files;
+mod cgroup;
 mod cgroup_procs;
-mod cgroup_scope;
 mod growth;
 mod job;
 mod kill_worker;
@@ -17,9 +16,8 @@ mod mrelease;
 mod node_lock;
 mod pod_processes;
 mod scoped_write;
-mod thread;
 
-pub use cgroup_scope::{CgroupDirs, CgroupScope};
+pub use cgroup::{CgroupDirs, CgroupScope};
 pub use job::KillTarget;
 pub use killer::{FrozenPod, Killer, UNDO_LOG, undo};
 pub use mrelease::MreleaseResult;

@@ -13,14 +13,18 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use rustix::process::setpriority_process;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::cgroup_procs::pidfd;
-use super::thread::raise_priority;
 
 /// The maximum number of killed processes in the queue. The memory of further ones is freed at their exit.
 /// The channel allocates memory as it fills.
 const QUEUE_LENGTH: usize = 4096;
+
+/// The nice priority of the threads that complete kills, the highest: before all ordinary threads, after
+/// real-time threads. Releasing much memory takes long, and the node continues to run meanwhile.
+const NICE: i32 = -20;
 
 /// The result of releasing the memory of one killed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +91,15 @@ fn run(waiting: &mut Receiver<u32>, callback: &MreleaseCallback) {
                 MreleaseResult::Refused
             }
         });
+    }
+}
+
+/// Raises the priority of the calling thread above ordinary threads, if CAP_SYS_NICE allows it. The thread
+/// frees memory, and at the same time other processes that react to the eviction need the CPU.
+pub(super) fn raise_priority() {
+    // On Linux this sets the priority of one thread, while POSIX specifies the process.
+    if let Err(error) = setpriority_process(None, NICE) {
+        tracing::debug!(%error, "the priority of a thread that finishes kills cannot be raised");
     }
 }
 

@@ -9,13 +9,13 @@ use std::time::Duration;
 use procfs::process::{Process, StatFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
+use rustix::time::{ClockId, clock_gettime};
 
-use super::cgroup_files::{file_contains, has_event, read_short_file, write_file};
+use super::cgroup::{PinnedCgroup, file_contains, has_event, read_short_file, write_file};
 use super::cgroup_procs::CgroupProcesses;
-use super::cgroup_scope::PinnedCgroup;
 use super::scoped_write::{ScopedWrite, ScopedWriteError, UndoLog};
-use super::thread::now_ns;
 use eviction_core::progress::{KillProgress, Signalled, UnkillableReason};
+use eviction_core::time::nanos;
 
 /// How long tasks may take to freeze. After that they are signalled even if not frozen.
 const FREEZE_TIMEOUT: Duration = Duration::from_millis(50);
@@ -279,6 +279,12 @@ fn is_frozen_above(group: &PinnedCgroup) -> bool {
 
 fn error_progress(error: &ScopedWriteError) -> KillProgress {
     KillProgress::Error { what: eviction_core::error::chain(error) }
+}
+
+/// Returns the time of CLOCK_MONOTONIC in nanoseconds, the clock of kernel timestamps.
+pub(super) fn now_ns() -> u64 {
+    // The clock starts near zero at boot and is never negative.
+    nanos(Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default())
 }
 
 /// Adds to a sorted list without duplicates.

@@ -4,6 +4,8 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use http::{HeaderValue, Uri};
 use hyper_util::client::proxy::matcher::Matcher;
@@ -23,6 +25,9 @@ const LARGEST: u64 = 4 << 20;
 
 const CA: &str = "certificate authority";
 
+/// The interval at which the token is read again, as in client-go (`NewCachedFileTokenSource`).
+const REREAD_AFTER: Duration = Duration::from_secs(60);
+
 const AGENT: &str = concat!("eviction-agent/", env!("CARGO_PKG_VERSION"));
 
 /// The address of the API server and the credentials for requests, from a kubeconfig or from the service
@@ -30,8 +35,8 @@ const AGENT: &str = concat!("eviction-agent/", env!("CARGO_PKG_VERSION"));
 #[derive(Clone, Debug)]
 pub struct Access {
     pub(crate) config: kube::Config,
-    /// The file of the bearer token, if there is one.
-    pub(crate) token_file: Option<PathBuf>,
+    /// The bearer token, if it is in a file. Clones of the access share it as last read.
+    pub(crate) token: Option<Arc<TokenFile>>,
     /// The source, for messages.
     pub(crate) origin: String,
 }
@@ -79,7 +84,8 @@ impl Access {
             // As with client-go, the token file takes precedence.
             config.auth_info.token = None;
         }
-        Self { config, token_file: file.map(PathBuf::from), origin }
+        let token = file.map(|file| Arc::new(TokenFile::new(file.into())));
+        Self { config, token, origin }
     }
 
     /// Returns an access with the same credentials to the kubelet of this node. `host` is a name or an IP address.
@@ -132,6 +138,57 @@ pub(crate) fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, Requ
         ));
     }
     Ok(bytes)
+}
+
+/// A file with a token, and the token as last read. The kubelet replaces the token long before it expires.
+/// kube would send the token with its final newline, and would not read it again after a 401 response.
+#[derive(Debug)]
+pub(crate) struct TokenFile {
+    path: PathBuf,
+    read: Mutex<Option<(Instant, HeaderValue)>>,
+}
+
+impl TokenFile {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path, read: Mutex::new(None) }
+    }
+
+    /// Returns the `Authorization` header. If the file can no longer be read, returns the last token; the
+    /// server rejects it if it has expired.
+    pub(crate) fn header(&self, now: Instant) -> Result<HeaderValue, RequestError> {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, header)) = &*read
+            && now.saturating_duration_since(*at) < REREAD_AFTER
+        {
+            return Ok(header.clone());
+        }
+        match (self.read(), &*read) {
+            (Ok(header), _) => {
+                *read = Some((now, header.clone()));
+                Ok(header)
+            }
+            (Err(_), Some((_, header))) => Ok(header.clone()),
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    /// Has the next request read the token again, because the server rejected it.
+    pub(crate) fn invalidate(&self) {
+        *self.read.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn read(&self) -> Result<HeaderValue, RequestError> {
+        let wrong = |why| RequestError::credentials("token", self.path.display(), why);
+        let bytes = read_file("token", &self.path)?;
+        let token = bytes.trim_ascii();
+        if token.is_empty() {
+            return Err(wrong("is empty"));
+        }
+        let mut header = HeaderValue::from_bytes(&[b"Bearer ", token].concat())
+            .map_err(|_unprintable| wrong("has characters that no token has"))?;
+        header.set_sensitive(true);
+        Ok(header)
+    }
 }
 
 /// Verifies servers against the CA in this file, which kube reads again every minute.

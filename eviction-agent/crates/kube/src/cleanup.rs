@@ -11,8 +11,8 @@ use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::error::OperationError;
 use crate::item::Item;
+use crate::node::parse_node;
 use crate::node_patch::{Patch, is_stale, read_request, removals, send_patch};
-use crate::nodes::parse_node;
 use crate::request::Request;
 
 /// The time limit for one node, in case others write continuously or the server stays unavailable.

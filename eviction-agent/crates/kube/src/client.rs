@@ -20,7 +20,6 @@ use crate::reachability::{RequestFailures, is_handled};
 use crate::request::{Request, read_to_end, status_message};
 use crate::response::{interpret, log_missing_permission};
 use crate::stack::{BUILD_WITHIN, NONE, Service, Stack, WATCHES, lock_credentials};
-use crate::token_file::TokenFile;
 
 /// How long a connection may be idle before a request keeps it alive. The API server closes it after 90 s
 /// (`IdleTimeout` of its `http.Server`).
@@ -49,7 +48,6 @@ pub struct Client {
 #[derive(Debug)]
 struct Shared {
     access: Access,
-    token: Option<Arc<TokenFile>>,
     /// Built on demand, and again when it no longer works.
     stack: Mutex<Option<Arc<Stack>>>,
     /// Notified when connections were closed.
@@ -78,14 +76,12 @@ impl Client {
     /// # Errors
     /// As [`Client::new`].
     pub fn observed(access: Access, observer: Observer) -> Result<Self, RequestError> {
-        let token = access.token_file.clone().map(|file| Arc::new(TokenFile::new(file)));
-        if let Some(token) = &token {
+        if let Some(token) = &access.token {
             token.header(Instant::now())?;
         }
-        let stack = Stack::build(&access, token.clone())?;
+        let stack = Stack::build(&access)?;
         let shared = Shared {
             access,
-            token,
             stack: Mutex::new(Some(Arc::new(stack))),
             closed: Notify::new(),
             observer,
@@ -204,8 +200,7 @@ impl Client {
         let shared = Arc::clone(&self.shared);
         // The read continues if this request times out, so that a later request finds its result.
         let built = tokio::task::spawn_blocking(move || {
-            let (access, token) = (&shared.access, shared.token.clone());
-            let (stack, _lock) = Stack::build_within(access, token, credentials, BUILD_WITHIN)?;
+            let (stack, _lock) = Stack::build_within(&shared.access, credentials, BUILD_WITHIN)?;
             Ok::<_, RequestError>(Arc::clone(lock(&shared.stack).insert(Arc::new(stack))))
         });
         built.await.map_err(|error| RequestError::Malformed(error.into()))?
@@ -218,7 +213,7 @@ impl Client {
         if !matches!(status, Ok(401) | Err(RequestError::Certificate { .. })) {
             return;
         }
-        if let Some(token) = &self.shared.token {
+        if let Some(token) = &self.shared.access.token {
             token.invalidate();
         }
         if self.shared.access.is_renewed_by_stack() {
@@ -329,7 +324,8 @@ impl Shared {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks a mutex, even if a thread panicked that had locked it.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -57,7 +57,7 @@ async fn handle_connection(
 /// Returns an access without credentials.
 pub(crate) fn access(url: &str) -> Access {
     let config = kube::Config::new(url.parse().unwrap());
-    Access { config, token_file: None, origin: "a test".to_owned() }
+    Access { config, token: None, origin: "a test".to_owned() }
 }
 
 /// Returns a response with this status and body.

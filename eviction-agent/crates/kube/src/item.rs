@@ -41,11 +41,11 @@ pub(crate) fn is_before(version: &str, other: &str) -> bool {
 
 objects! {
     struct Object {
-        metadata: Identity,
+        metadata: ObjectIdentity,
     }
 
     /// The name, the uid and the version of an object.
-    pub(crate) struct Identity {
+    pub(crate) struct ObjectIdentity {
         /// Empty for objects without one.
         pub(crate) namespace: Box<str>,
         pub(crate) name: Box<str>,
@@ -54,7 +54,7 @@ objects! {
     }
 }
 
-impl Identity {
+impl ObjectIdentity {
     /// Returns `NAMESPACE/NAME`, or the name of an object without a namespace. A later object may have the same key.
     pub(crate) fn key(&self) -> Box<str> {
         let Self { namespace, name, .. } = self;
@@ -66,7 +66,7 @@ impl Identity {
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
     /// `None` if the object cannot be decoded, or has no name or no uid.
-    pub(crate) identity: Option<Identity>,
+    pub(crate) identity: Option<ObjectIdentity>,
     pub(crate) json: Box<RawValue>,
     /// Only the version, from which kube's watcher resumes.
     meta: ObjectMeta,

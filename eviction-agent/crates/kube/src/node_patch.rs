@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eviction_core::node::{Condition, Node};
-use eviction_core::node_conditions::pressure::Pressure;
-use eviction_core::node_conditions::{self, Due, TaintChange, condition_type, taints, wanted};
+use eviction_core::node_conditions::{self, Due, Pressure, TaintChange, condition_type, taints, wanted};
 use eviction_core::policy::Threshold;
 use eviction_core::policy::eviction_settings::NodeStatusSettings;
 use eviction_core::progress::{ApiOperation, ApiResult};
@@ -16,7 +15,7 @@ use eviction_core::units::GoDuration;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::nodes::parse_node;
+use crate::node::parse_node;
 use crate::request::{Request, STRATEGIC_MERGE, to_json};
 
 /// The content type of a patch that changes single elements of the list of taints. All other kinds of patches
@@ -249,7 +248,7 @@ fn condition_patch(node: &Node, set: &[Condition], remove: &[&str]) -> Vec<u8> {
 mod tests {
     use super::*;
     use eviction_core::node::Taint;
-    use eviction_core::node_conditions::Effect;
+    use eviction_core::node_conditions::TaintEffect;
     use eviction_core::time::Timestamp;
 
     fn node(taints: usize) -> Node {
@@ -269,9 +268,9 @@ mod tests {
     fn taint_patch_tests_uid_version_and_taint_keys() {
         let (key, other) = ("eviction-agent.io/memory-pressure", "eviction-agent.io/pid-pressure");
         let changes = [
-            TaintChange::Remove { index: 3, key: other, effect: Effect::NoSchedule },
-            TaintChange::Remove { index: 1, key, effect: Effect::PreferNoSchedule },
-            TaintChange::Add { key, effect: Effect::NoSchedule },
+            TaintChange::Remove { index: 3, key: other, effect: TaintEffect::NoSchedule },
+            TaintChange::Remove { index: 1, key, effect: TaintEffect::PreferNoSchedule },
+            TaintChange::Add { key, effect: TaintEffect::NoSchedule },
         ];
         let expected = json!([
             {"op": "test", "path": "/metadata/uid", "value": "u"},
@@ -287,7 +286,7 @@ mod tests {
 
     #[test]
     fn first_taint_is_added_together_with_the_list() {
-        let add = |key| TaintChange::Add { key, effect: Effect::PreferNoSchedule };
+        let add = |key| TaintChange::Add { key, effect: TaintEffect::PreferNoSchedule };
         let changes = [add("a"), add("b")];
         let added = |taints| {
             let patch = parsed(&taint_patch(&node(taints), &changes));

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::item::{Identity, is_before};
+use crate::item::{ObjectIdentity, is_before};
 use crate::metrics::WatchEvent;
 
 /// The maximum number of objects. A node runs at most some hundreds of pods, but objects of finished ones may
@@ -54,8 +54,8 @@ impl<T> Default for StoreView<T> {
 impl<T: PartialEq> Entry<T> {
     /// Returns the entry of a received object, and whether it differs from the previous one. If the object has
     /// not changed, the previous object is kept.
-    fn of(before: Option<&Self>, identity: Identity, object: Result<T, String>) -> (Self, WatchEvent) {
-        let Identity { uid, resource_version: version, .. } = identity;
+    fn of(before: Option<&Self>, identity: ObjectIdentity, object: Result<T, String>) -> (Self, WatchEvent) {
+        let ObjectIdentity { uid, resource_version: version, .. } = identity;
         let before = before.filter(|before| before.uid == uid).map(|before| &before.object);
         let (object, event) = match (before, object) {
             (Some(Ok(before)), Ok(now)) if **before == now => (Ok(Arc::clone(before)), WatchEvent::Unchanged),
@@ -73,7 +73,7 @@ impl<T: PartialEq> ObjectStore<T> {
     }
 
     /// Adds or updates an object.
-    pub(crate) fn put(&mut self, identity: Identity, object: Result<T, String>) -> WatchEvent {
+    pub(crate) fn put(&mut self, identity: ObjectIdentity, object: Result<T, String>) -> WatchEvent {
         if self.deleted.contains(&identity.uid) {
             return WatchEvent::Reordered;
         }
@@ -101,7 +101,7 @@ impl<T: PartialEq> ObjectStore<T> {
     }
 
     /// Removes an object.
-    pub(crate) fn remove(&mut self, identity: Identity) -> WatchEvent {
+    pub(crate) fn remove(&mut self, identity: ObjectIdentity) -> WatchEvent {
         let (key, uid) = (identity.key(), identity.uid);
         let exists = self.entries.get(&key).is_some_and(|entry| entry.uid == uid);
         let known = self.deleted.contains(&uid);
@@ -122,7 +122,7 @@ impl<T: PartialEq> ObjectStore<T> {
     }
 
     /// Adds an item of the list.
-    pub(crate) fn list(&mut self, identity: Identity, object: Result<T, String>) -> WatchEvent {
+    pub(crate) fn list(&mut self, identity: ObjectIdentity, object: Result<T, String>) -> WatchEvent {
         let Some(listing) = &mut self.listing else { return WatchEvent::Reordered };
         let key = identity.key();
         if listing.contains_key(&key) {

@@ -15,14 +15,13 @@ use crate::backoff::Backoff;
 use crate::cleanup::Leftovers;
 use crate::client::Client;
 use crate::error::OperationError;
-use crate::events::{EventSink, Recorder};
-use crate::node_identity::{NodeName, identify};
+use crate::events::EventSink;
+use crate::node::{NodeName, identify, parse_node};
 use crate::node_patch::NodeStatusUpdate;
 use crate::node_status::reconcile;
-use crate::nodes::parse_node;
 use crate::object_store::StoreView;
 use crate::pods::parse_pod;
-use crate::watcher::{Resource, Watcher};
+use crate::watcher::{WatchedResource, Watcher};
 
 /// How long a rejection must last before it counts as permanent.
 const PERMANENT_AFTER: Duration = Duration::from_secs(30);
@@ -65,16 +64,13 @@ impl KubeSession {
             Err(error) => return Err(error),
         };
         let policy = policy.clone();
-        let pods = Resource {
+        let pods = WatchedResource {
             kind: ("Pod", "pods"),
             field_selector: format!("spec.nodeName={name}"),
-            decode: Box::new(move |json| {
-                let pod = parse_pod(json).map_err(|error| format!("{}: {}", error.path, error.cause))?;
-                Ok(KnownPod::new(from_api(pod), &policy))
-            }),
+            decode: Box::new(move |json| Ok(KnownPod::new(from_api(parse_pod(json)?), &policy))),
             is_finished: |known: &KnownPod| known.pod.finished,
         };
-        let node = Resource {
+        let node = WatchedResource {
             kind: ("Node", "nodes"),
             field_selector: format!("metadata.name={name}"),
             decode: Box::new(parse_node),
@@ -154,11 +150,10 @@ impl KubeSession {
 
     /// Starts to write Events.
     pub fn events(&mut self) -> EventSink {
-        let name = self.name.to_string();
-        let recorder = Arc::new(Recorder::new(&name, self.client.observer().clone()));
-        let run = Arc::clone(&recorder).run(self.client.clone());
-        self.tasks.spawn(async { match run.await {} });
-        EventSink::new(recorder, &name)
+        let events = EventSink::new(&self.name.to_string(), self.client.observer().clone());
+        let write = events.write(self.client.clone());
+        self.tasks.spawn(async { match write.await {} });
+        events
     }
 }
 

@@ -19,18 +19,17 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use kube::client::middleware::{AuthLayer, BaseUriLayer, ExtraHeadersLayer};
+use kube::client::middleware::{BaseUriLayer, ExtraHeadersLayer};
 use kube::client::{AuthError, Body, ConfigExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::timeout;
 use tower::filter::{AsyncFilterLayer, FilterLayer};
-use tower::util::BoxCloneSyncService;
-use tower::{Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
+use tower::util::{BoxCloneSyncService, BoxService};
+use tower::{Layer as _, Service as _, ServiceBuilder, ServiceExt as _, service_fn};
 
-use crate::access::Access;
+use crate::access::{Access, TokenFile};
 use crate::error::{BoxError, RequestError};
-use crate::token_file::TokenFile;
 use eviction_core::error::chain;
 
 /// TCP keep-alive: idle time, interval, and number of probes. An unreachable peer is detected within a
@@ -66,29 +65,22 @@ static LOCKS: Mutex<BTreeMap<String, Arc<AsyncMutex<()>>>> = Mutex::new(BTreeMap
 /// The interval of attempts to get a lock without a runtime.
 const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The lock of the credentials of one source while they are read. An exec plugin that does not end cannot be
-/// killed, since kube does not return its process: it keeps the lock, so that retries do not start further ones.
-pub(crate) struct CredentialsLock {
-    _guard: OwnedMutexGuard<()>,
-}
-
-/// Waits for the end of other reads of the same credentials.
+/// Waits for the end of other reads of the same credentials, and locks them. An exec plugin that does not end cannot
+/// be killed, since kube does not return its process: it keeps the lock, so that retries do not start further ones.
 ///
 /// # Errors
 /// If another read does not end in time.
-pub(crate) async fn lock_credentials(access: &Access) -> Result<CredentialsLock, RequestError> {
-    match timeout(BUILD_WITHIN, lock_of(access).lock_owned()).await {
-        Ok(guard) => Ok(CredentialsLock { _guard: guard }),
-        Err(_elapsed) => Err(timed_out(access, BUILD_WITHIN)),
-    }
+pub(crate) async fn lock_credentials(access: &Access) -> Result<OwnedMutexGuard<()>, RequestError> {
+    let lock = timeout(BUILD_WITHIN, lock_of(access).lock_owned()).await;
+    lock.map_err(|_elapsed| timed_out(access, BUILD_WITHIN))
 }
 
 /// Like [`lock_credentials`], but blocks.
-fn lock_credentials_blocking(access: &Access) -> Result<CredentialsLock, RequestError> {
+fn lock_credentials_blocking(access: &Access) -> Result<OwnedMutexGuard<()>, RequestError> {
     let (lock, until) = (lock_of(access), Instant::now() + BUILD_WITHIN);
     loop {
         match Arc::clone(&lock).try_lock_owned() {
-            Ok(guard) => return Ok(CredentialsLock { _guard: guard }),
+            Ok(guard) => return Ok(guard),
             Err(_locked) if Instant::now() >= until => return Err(timed_out(access, BUILD_WITHIN)),
             Err(_locked) => std::thread::sleep(LOCK_INTERVAL),
         }
@@ -103,6 +95,9 @@ fn lock_of(access: &Access) -> Arc<AsyncMutex<()>> {
 /// Sends requests to one server, with a separate connection pool.
 pub(crate) type Service = BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>;
 
+/// Returns a request's headers with the `Authorization` header.
+type AuthService = BoxService<Request<Body>, Response<Body>, BoxError>;
+
 type Tcp = BoxCloneSyncService<Uri, TokioIo<TcpStream>, BoxError>;
 
 /// The components for connections and requests, built after files and plugins were read.
@@ -110,7 +105,8 @@ pub(crate) struct Stack {
     connector: TimeoutConnector<hyper_rustls::HttpsConnector<Tcp>>,
     base_uri: BaseUriLayer,
     headers: ExtraHeadersLayer,
-    credentials: Option<Credentials>,
+    /// Locked while kube determines the header.
+    credentials: Option<Arc<AsyncMutex<AuthService>>>,
     token: Option<Arc<TokenFile>>,
     /// The service for requests, with its connection pool, created on demand.
     pool: Mutex<Option<Service>>,
@@ -124,9 +120,9 @@ impl fmt::Debug for Stack {
 
 impl Stack {
     /// Reads the credentials, and runs the exec plugin if there is one. Blocks.
-    pub(crate) fn build(access: &Access, token: Option<Arc<TokenFile>>) -> Result<Self, RequestError> {
+    pub(crate) fn build(access: &Access) -> Result<Self, RequestError> {
         let lock = lock_credentials_blocking(access)?;
-        let (stack, _lock) = Self::build_within(access, token, lock, BUILD_WITHIN)?;
+        let (stack, _lock) = Self::build_within(access, lock, BUILD_WITHIN)?;
         Ok(stack)
     }
 
@@ -134,16 +130,15 @@ impl Stack {
     /// this stack instead.
     pub(crate) fn build_within(
         access: &Access,
-        token: Option<Arc<TokenFile>>,
-        lock: CredentialsLock,
+        lock: OwnedMutexGuard<()>,
         within: Duration,
-    ) -> Result<(Self, CredentialsLock), RequestError> {
+    ) -> Result<(Self, OwnedMutexGuard<()>), RequestError> {
         let failed = |why| RequestError::credentials("credentials", &access.origin, why);
         let (sender, receiver) = sync_channel(1);
         let own = access.clone();
         // kube waits for a plugin without a timeout.
         std::thread::spawn(move || {
-            let built = Self::build_without_timeout(&own, token).map_err(|error| explain(&own, &error));
+            let built = Self::build_without_timeout(&own).map_err(|error| explain(&own, &error));
             // After a timeout the receiver is dropped.
             drop(sender.send(built.map(|stack| (stack, lock))));
         });
@@ -154,14 +149,18 @@ impl Stack {
         }
     }
 
-    fn build_without_timeout(access: &Access, token: Option<Arc<TokenFile>>) -> Result<Self, kube::Error> {
-        let config = &access.config;
-        let credentials = config.auth_layer()?.as_ref().map(Credentials::new);
+    fn build_without_timeout(access: &Access) -> Result<Self, kube::Error> {
+        let Access { config, token, .. } = access;
+        let credentials = config.auth_layer()?.map(|layer| {
+            let service = layer.layer(service_fn(echo_headers).map_err(BoxError::from));
+            Arc::new(AsyncMutex::new(AuthService::new(service)))
+        });
         let mut connector =
             TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp(config)?)?);
         connector.set_connect_timeout(Some(CONNECT_WITHIN));
         let (base_uri, headers) = (config.base_uri_layer(), config.extra_headers_layer()?);
-        Ok(Self { connector, base_uri, headers, credentials, token, pool: Mutex::default() })
+        let (token, pool) = (token.clone(), Mutex::default());
+        Ok(Self { connector, base_uri, headers, credentials, token, pool })
     }
 
     /// Returns the service for requests. Needs a tokio runtime.
@@ -186,10 +185,9 @@ impl Stack {
             .pool_max_idle_per_host(connections)
             .http1_max_buf_size(BUFFER)
             .build(self.connector.clone());
-        let credentials = self
-            .credentials
-            .clone()
-            .map(|credentials| AsyncFilterLayer::new(move |request| credentials.clone().add_to(request)));
+        let credentials = self.credentials.clone().map(|credentials| {
+            AsyncFilterLayer::new(move |request| authorize(Arc::clone(&credentials), request))
+        });
         let token = self.token.clone().map(|token| {
             FilterLayer::new(move |mut request: Request<Body>| {
                 let header = token.header(Instant::now())?;
@@ -212,33 +210,17 @@ fn timed_out(access: &Access, within: Duration) -> RequestError {
     RequestError::credentials("credentials", &access.origin, why)
 }
 
-/// Adds the `Authorization` header to requests. Before a token from a plugin expires, kube runs the plugin
-/// again.
-#[derive(Clone)]
-struct Credentials {
-    /// Returns the request's headers with the `Authorization` header.
-    service: BoxCloneSyncService<Request<Body>, Response<Body>, BoxError>,
-    /// Locked while kube determines the header.
-    running: Arc<AsyncMutex<()>>,
-}
-
-impl Credentials {
-    fn new(layer: &AuthLayer) -> Self {
-        let service = layer.layer(service_fn(echo_headers).map_err(BoxError::from));
-        Self { service: BoxCloneSyncService::new(service), running: Arc::default() }
-    }
-
-    async fn add_to(self, mut request: Request<Body>) -> Result<Request<Body>, BoxError> {
-        let running = self.running.lock_owned().await;
-        // If a request that times out cancelled kube's wait for the plugin, the next one would start another
-        // plugin.
-        let authorized = tokio::spawn(async move {
-            let _running = running;
-            self.service.oneshot(Request::new(Body::empty())).await
-        });
-        request.headers_mut().extend(authorized.await??.into_parts().0.headers);
-        Ok(request)
-    }
+/// Adds the `Authorization` header to a request. Before a token from a plugin expires, kube runs the plugin again.
+async fn authorize(
+    credentials: Arc<AsyncMutex<AuthService>>,
+    mut request: Request<Body>,
+) -> Result<Request<Body>, BoxError> {
+    let mut service = credentials.lock_owned().await;
+    // If a request that times out cancelled kube's wait for the plugin, the next one would start another plugin.
+    let authorized =
+        tokio::spawn(async move { service.ready().await?.call(Request::new(Body::empty())).await });
+    request.headers_mut().extend(authorized.await??.into_parts().0.headers);
+    Ok(request)
 }
 
 async fn echo_headers(request: Request<Body>) -> Result<Response<Body>, Infallible> {
@@ -322,19 +304,19 @@ mod tests {
         });
         let runs = || std::fs::read_to_string(path("runs")).unwrap().lines().count();
         std::fs::write(path("go"), "").unwrap();
-        Stack::build(&access, None).unwrap();
+        Stack::build(&access).unwrap();
         let runs_of_a_build = runs();
         std::fs::remove_file(path("go")).unwrap();
         let lock = lock_credentials_blocking(&access).unwrap();
-        let built = Stack::build_within(&access, None, lock, Duration::from_millis(100));
+        let built = Stack::build_within(&access, lock, Duration::from_millis(100));
         let error = built.err().unwrap().to_string();
         assert!(error.ends_with(": the exec plugin does not end within 100ms"), "{error}");
         assert!(lock_of(&access).try_lock_owned().is_err(), "the plugin still runs");
         let other =
             Access { origin: format!("another {}", access.origin), ..crate::fake_server::access(SERVER) };
-        Stack::build(&other, None).unwrap();
+        Stack::build(&other).unwrap();
         std::fs::write(path("go"), "").unwrap();
-        Stack::build(&access, None).unwrap();
+        Stack::build(&access).unwrap();
         assert_eq!(runs(), 3 * runs_of_a_build, "of the first build, one that timed out, and the last");
     }
 }

@@ -141,7 +141,7 @@ impl WatchRequests {
             self.count(WatchEvent::Watched);
             self.received();
             self.opened.notify_one();
-            Either::Left(WatchBody { requests: self, body, started: Instant::now(), lines: Lines::default() })
+            Either::Left(WatchBody { requests: self, body, started: Instant::now(), line_length: 0 })
         } else {
             let page = timeout(PAGE_WITHIN, read_to_end(body, LARGEST_PAGE)).await;
             let page = page.map_err(|_elapsed| RequestError::Deadline { after: PAGE_WITHIN })??;
@@ -198,7 +198,8 @@ pub(crate) struct WatchBody {
     requests: Arc<WatchRequests>,
     body: Incoming,
     started: Instant,
-    lines: Lines,
+    /// The length so far of the current line, in bytes.
+    line_length: usize,
 }
 
 impl Body for WatchBody {
@@ -209,53 +210,43 @@ impl Body for WatchBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self { requests, body, started, lines } = &mut *self;
-        let frame = match ready!(Pin::new(body).poll_frame(cx)) {
+        let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
             // kube reports this text, and treats others as the end of the watch.
             Some(Err(_)) => return Poll::Ready(Some(Err("the connection broke".into()))),
-            frame => frame.and_then(Result::ok).inspect(|_| requests.received()),
+            frame => frame.and_then(Result::ok).inspect(|_| self.requests.received()),
         };
         // Trailers end a body as well.
         let data = frame.and_then(|frame| frame.into_data().ok());
         if data.is_none() {
             // kube starts the next watch without a pause, and reports nothing.
-            requests.watch_closed(started.elapsed());
+            self.requests.watch_closed(self.started.elapsed());
         }
-        Poll::Ready(data.map(|data| Ok(Frame::data(lines.filter(data, requests)))))
+        Poll::Ready(data.map(|data| Ok(Frame::data(self.filter(data)))))
     }
 }
 
-/// The line state of a watch.
-#[derive(Debug, Default)]
-struct Lines {
-    /// The length so far of the current line, in bytes.
-    length: usize,
-    /// Whether the current line is too long, and its rest is dropped.
-    skipping: bool,
-}
-
-impl Lines {
+impl WatchBody {
     /// Passes the data on, except the rest of lines that are too long. kube skips lines that are not JSON.
-    fn filter(&mut self, data: Bytes, requests: &WatchRequests) -> Bytes {
+    fn filter(&mut self, data: Bytes) -> Bytes {
         let mut passed = BytesMut::new();
         let mut is_whole = true;
         for part in data.split_inclusive(|byte| *byte == b'\n') {
-            let ends = part.ends_with(b"\n");
-            if self.length == 0 && part.starts_with(BOOKMARK) {
-                requests.count(WatchEvent::Bookmark);
+            if self.line_length == 0 && part.starts_with(BOOKMARK) {
+                self.requests.count(WatchEvent::Bookmark);
             }
-            self.length += part.len();
-            if self.length > LONGEST_LINE && !self.skipping {
-                self.skipping = true;
-                requests.count(WatchEvent::TooLong);
-                passed.put_u8(b'\n');
-            }
-            if !self.skipping {
+            let was_too_long = self.line_length > LONGEST_LINE;
+            self.line_length += part.len();
+            if self.line_length <= LONGEST_LINE {
                 passed.extend_from_slice(part);
+            } else {
+                is_whole = false;
+                if !was_too_long {
+                    self.requests.count(WatchEvent::TooLong);
+                    passed.put_u8(b'\n');
+                }
             }
-            is_whole &= !self.skipping;
-            if ends {
-                *self = Self::default();
+            if part.ends_with(b"\n") {
+                self.line_length = 0;
             }
         }
         if is_whole { data } else { passed.freeze() }

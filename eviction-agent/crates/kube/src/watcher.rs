@@ -35,7 +35,7 @@ const ERRORS: u32 = 3;
 type Decode<T> = Box<dyn Fn(&[u8]) -> Result<T, String> + Send>;
 
 /// The watched resource and its decoder.
-pub(crate) struct Resource<T> {
+pub(crate) struct WatchedResource<T> {
     /// Kind and plural in API group `""`, version `v1`: `("Pod", "pods")`.
     pub kind: (&'static str, &'static str),
     /// For example `spec.nodeName=n1`.
@@ -49,7 +49,7 @@ pub(crate) struct Resource<T> {
 /// The watcher of one resource.
 pub(crate) struct Watcher<T> {
     requests: Arc<WatchRequests>,
-    resource: Resource<T>,
+    resource: WatchedResource<T>,
     store: ObjectStore<T>,
     view: watch::Sender<Arc<StoreView<T>>>,
     synced: bool,
@@ -58,7 +58,10 @@ pub(crate) struct Watcher<T> {
 
 impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
     /// Creates a watcher that has not sent a request yet, and the receiver of its views.
-    pub(crate) fn new(client: Client, resource: Resource<T>) -> (Self, watch::Receiver<Arc<StoreView<T>>>) {
+    pub(crate) fn new(
+        client: Client,
+        resource: WatchedResource<T>,
+    ) -> (Self, watch::Receiver<Arc<StoreView<T>>>) {
         let (view, receiver) = watch::channel(Arc::new(StoreView::default()));
         let watcher = Self {
             requests: WatchRequests::new(client, resource.kind.1),

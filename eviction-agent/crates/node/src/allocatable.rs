@@ -5,7 +5,6 @@
 //! of the node's values. So it is read only when it may have come near a threshold: the kernel reported that,
 //! or the timer expired.
 
-use crate::cgroup::files::Limit;
 use crate::cgroup::sampler::{MemoryUsage, Sampler};
 use eviction_core::policy::{Policy, Threshold};
 use eviction_core::reading::{Reading, UnknownReason};
@@ -137,7 +136,7 @@ fn read(
 ) -> Result<(MemoryStats, PodsRootSample), UnknownReason> {
     // A cgroup that was just removed; the next read of the tree shows it.
     let sample = sampler.sample_group(id, charged).ok_or(UnknownReason::Failed)?;
-    let Limit::At(limit) = sample.hard_limit else { return Err(UnknownReason::Absent) };
+    let limit = sample.hard_limit.ok_or(UnknownReason::Absent)?;
     let seen = match MemoryUsage::of(sample.usage, sample.working_set) {
         Reading::Known(seen) => seen,
         Reading::Unknown(why) => return Err(why),

@@ -5,12 +5,13 @@
 //! the oldest. It is recorded while it runs, since a victim of an OOM kill may be reaped before it can be read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use crate::cgroup::names::ContainerKind;
 use crate::cgroup::sampler::Sampler;
-use crate::proc::process::{Process, ProcessHandle, is_missing, read_processes, sees_global_pids};
-use eviction_core::oom::{ContainerEnded, EndSeen, OomVictimRole};
+use crate::proc::process::{Process, is_missing, is_running, open_pidfd, read_processes, sees_global_pids};
+use eviction_core::oom::{ContainerEnded, OomVictimRole, TerminationSource};
 use eviction_core::time::Timestamp;
 
 use crate::pod_index::PodIndex;
@@ -30,7 +31,7 @@ const MAX_PROCESSES: usize = 1024;
 const MAX_PROCESSES_AT_KILL: usize = 64;
 
 /// The most init processes with an open descriptor. Others are read from `/proc` at each update.
-const MAX_HANDLES: usize = 512;
+const MAX_PIDFDS: usize = 512;
 
 /// The containers of the node, with their init processes.
 #[derive(Debug)]
@@ -59,7 +60,7 @@ struct TrackedContainer {
     /// The init process as it was when it was found.
     init: Option<Process>,
     /// The descriptor of the init process.
-    handle: Option<ProcessHandle>,
+    pidfd: Option<OwnedFd>,
     ended: bool,
 }
 
@@ -82,18 +83,18 @@ impl ContainerInitTracker {
         self.by_cgroup.retain(|cgroup, tracked| {
             let stays = present.contains(cgroup);
             if !stays && !tracked.ended {
-                ends.extend(tracked.end(now, EndSeen::Cgroup, None));
+                ends.extend(tracked.end(now, TerminationSource::Cgroup, None));
             }
             stays
         });
         // Ids of another PID namespace may belong to other processes here.
-        let mut free_handles = if self.global_pids { MAX_HANDLES } else { 0 };
+        let mut free_pidfds = if self.global_pids { MAX_PIDFDS } else { 0 };
         for tracked in self.by_cgroup.values_mut().filter(|tracked| !tracked.ended) {
-            if let Some(last) = tracked.has_ended(&self.proc, free_handles > 0) {
+            if let Some(last) = tracked.has_ended(&self.proc, free_pidfds > 0) {
                 tracked.ended = true;
-                ends.extend(tracked.end(now, EndSeen::Process, last));
+                ends.extend(tracked.end(now, TerminationSource::Process, last));
             }
-            free_handles = free_handles.saturating_sub(usize::from(tracked.handle.is_some()));
+            free_pidfds = free_pidfds.saturating_sub(usize::from(tracked.pidfd.is_some()));
         }
         self.find_missing_inits();
         ends
@@ -148,7 +149,7 @@ impl ContainerInitTracker {
                     siblings_named,
                     group: sampler.root().memory.join(&container.path),
                     init: None,
-                    handle: None,
+                    pidfd: None,
                     ended: false,
                 });
                 tracked.siblings_named |= siblings_named;
@@ -175,18 +176,18 @@ impl TrackedContainer {
     /// of the process for the next time, if `may_keep`.
     fn has_ended(&mut self, proc: &Path, may_keep: bool) -> Option<Option<Process>> {
         let init = self.init?;
-        if self.handle.as_ref().is_some_and(ProcessHandle::is_running) {
+        if self.pidfd.as_ref().is_some_and(is_running) {
             return None;
         }
         // The descriptor is opened before the process is read, so that both are about the same process.
-        let handle = may_keep.then(|| ProcessHandle::open(init.pid)).flatten();
+        let pidfd = may_keep.then(|| open_pidfd(init.pid)).flatten();
         let ended = has_ended(proc, init);
-        self.handle = handle.filter(|_| ended.is_none());
+        self.pidfd = pidfd.filter(|_| ended.is_none());
         ended
     }
 
     /// Returns the container's end; `None` for a pod's sandbox, which is no container of the pod.
-    fn end(&self, at: Timestamp, seen: EndSeen, last: Option<Process>) -> Option<ContainerEnded> {
+    fn end(&self, at: Timestamp, seen: TerminationSource, last: Option<Process>) -> Option<ContainerEnded> {
         let container = match &self.name {
             Some(name) => name.clone(),
             None if self.siblings_named => return None,

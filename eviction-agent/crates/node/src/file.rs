@@ -1,4 +1,4 @@
-//! Small kernel files behind descriptors that stay open.
+//! Small kernel files: reading them through descriptors that stay open, and parsing their numbers and keys.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -97,7 +97,7 @@ impl FileError {
     pub(crate) fn unreadable(path: &Path, why: UnknownReason) -> Self {
         let source = match why {
             UnknownReason::Unreadable(errno) => io::Error::from_raw_os_error(errno),
-            why => io::Error::other(ReasonText(why).to_string()),
+            why => io::Error::other(reason_text(why)),
         };
         Self::new(format!("cannot read {}", path.display()), source)
     }
@@ -108,21 +108,16 @@ pub fn unreadable(errno: Errno) -> UnknownReason {
     UnknownReason::Unreadable(errno.raw_os_error())
 }
 
-/// Displays a reason as text.
-#[derive(Clone, Copy, Debug)]
-pub struct ReasonText(pub UnknownReason);
-
-impl std::fmt::Display for ReasonText {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            UnknownReason::Absent => f.write_str("there is no such value"),
-            UnknownReason::Failed => f.write_str("the source answered with an error"),
-            UnknownReason::Unreadable(errno) => std::io::Error::from_raw_os_error(errno).fmt(f),
-            UnknownReason::Unparsable => f.write_str("not of the expected form"),
-            UnknownReason::Stale => f.write_str("too old"),
-            UnknownReason::Implausible => f.write_str("cannot be true"),
-            UnknownReason::Replaced => f.write_str("another file system has taken its place"),
-        }
+/// Returns a reason as text.
+pub fn reason_text(why: UnknownReason) -> String {
+    match why {
+        UnknownReason::Absent => "there is no such value".to_owned(),
+        UnknownReason::Failed => "the source answered with an error".to_owned(),
+        UnknownReason::Unreadable(errno) => io::Error::from_raw_os_error(errno).to_string(),
+        UnknownReason::Unparsable => "not of the expected form".to_owned(),
+        UnknownReason::Stale => "too old".to_owned(),
+        UnknownReason::Implausible => "cannot be true".to_owned(),
+        UnknownReason::Replaced => "another file system has taken its place".to_owned(),
     }
 }
 
@@ -142,9 +137,80 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, 
     }
 }
 
+/// Parses an unsigned decimal number and nothing else.
+///
+/// Values above 2^63 − 1 are [`UnknownReason::Implausible`]: the kernel's counters of bytes and tasks are
+/// signed longs, so values such as 2^64 − 1 are underflows. The same holds for a number with a minus sign.
+pub fn parse_number(text: &[u8]) -> Result<u64, UnknownReason> {
+    if let [b'-', digits @ ..] = text {
+        let numeric = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+        return Err(if numeric { UnknownReason::Implausible } else { UnknownReason::Unparsable });
+    }
+    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
+        return Err(UnknownReason::Unparsable);
+    }
+    text.iter()
+        .try_fold(0_i64, |value, digit| value.checked_mul(10)?.checked_add(i64::from(digit - b'0')))
+        .and_then(|value| u64::try_from(value).ok())
+        .ok_or(UnknownReason::Implausible)
+}
+
+/// Parses a file that holds one number: the number and at most one line feed.
+pub fn parse_number_line(text: &[u8]) -> Result<u64, UnknownReason> {
+    parse_number(text.strip_suffix(b"\n").unwrap_or(text))
+}
+
+/// Returns the lines of a text. A last line without a line feed was cut off and is an error.
+pub fn complete_lines(text: &[u8]) -> Result<impl Iterator<Item = &[u8]>, UnknownReason> {
+    match text.strip_suffix(b"\n") {
+        Some(body) => Ok(body.split(|byte| *byte == b'\n')),
+        None => Err(UnknownReason::Unparsable),
+    }
+}
+
+/// Returns the words of a line, separated by blanks.
+pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty())
+}
+
+/// A value that was not found in a text so far.
+pub(crate) const NOT_FOUND: Result<u64, UnknownReason> = Err(UnknownReason::Absent);
+
+/// Records a value that a text may contain once. A second one makes it unparsable, since it is not known which of
+/// the two is right. `value` must not be [`NOT_FOUND`]; the parsers here never return that.
+pub(crate) fn record_once(found: &mut Result<u64, UnknownReason>, value: Result<u64, UnknownReason>) {
+    *found = if *found == NOT_FOUND { value } else { Err(UnknownReason::Unparsable) };
+}
+
+/// Parses the values of `keys` in a text of lines `key value`, or `key value unit` if there is a unit. Other
+/// lines are ignored.
+pub fn parse_keys<const N: usize>(
+    text: &[u8],
+    keys: [&[u8]; N],
+    unit: Option<&[u8]>,
+) -> [Result<u64, UnknownReason>; N] {
+    let lines = match complete_lines(text) {
+        Ok(lines) => lines,
+        Err(why) => return [Err(why); N],
+    };
+    let mut found = [NOT_FOUND; N];
+    for line in lines {
+        let mut words = words(line);
+        let Some(key) = words.next() else { continue };
+        let Some(index) = keys.iter().position(|wanted| *wanted == key) else { continue };
+        let value = match (words.next(), words.next(), words.next()) {
+            (Some(value), found_unit, None) if found_unit == unit => parse_number(value),
+            _ => Err(UnknownReason::Unparsable),
+        };
+        record_once(&mut found[index], value);
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_file_that_does_not_fit_is_refused() {
@@ -189,5 +255,62 @@ mod tests {
         });
         assert_eq!(result, Ok(7));
         assert_eq!(retry::<()>(|| Err(Errno::ACCESS)), Err(Errno::ACCESS));
+    }
+
+    #[test]
+    fn value_that_is_found_again_is_unparsable() {
+        let unparsable = Err(UnknownReason::Unparsable);
+        for first in [Ok(1), Err(UnknownReason::Implausible), unparsable] {
+            let mut found = NOT_FOUND;
+            record_once(&mut found, first);
+            assert_eq!(found, first);
+            for _ in 0..2 {
+                record_once(&mut found, Ok(1));
+                assert_eq!(found, unparsable, "after {first:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_are_parsed() {
+        for (text, expected) in [
+            ("0", Ok(0)),
+            ("9223372036854775807", Ok(i64::MAX as u64)),
+            ("9223372036854775808", Err(UnknownReason::Implausible)),
+            ("18446744073709551615", Err(UnknownReason::Implausible)),
+            ("99999999999999999999999999", Err(UnknownReason::Implausible)),
+            ("-1", Err(UnknownReason::Implausible)),
+            ("-", Err(UnknownReason::Unparsable)),
+            ("-x", Err(UnknownReason::Unparsable)),
+            ("+1", Err(UnknownReason::Unparsable)),
+            ("", Err(UnknownReason::Unparsable)),
+            ("max", Err(UnknownReason::Unparsable)),
+            ("1 2", Err(UnknownReason::Unparsable)),
+            ("1\n", Err(UnknownReason::Unparsable)),
+            ("0x10", Err(UnknownReason::Unparsable)),
+            ("１", Err(UnknownReason::Unparsable)),
+        ] {
+            assert_eq!(parse_number(text.as_bytes()), expected, "{text:?}");
+        }
+        assert_eq!(parse_number_line(b"12\n"), Ok(12));
+        assert_eq!(parse_number_line(b"12\n\n"), Err(UnknownReason::Unparsable));
+        assert_eq!(parse_number_line(b"\n"), Err(UnknownReason::Unparsable));
+    }
+
+    proptest! {
+        #[test]
+        fn number_is_parsed_exactly_or_refused_above_the_maximum(value: u64) {
+            let parsed = parse_number(value.to_string().as_bytes());
+            prop_assert_eq!(parsed, if value <= i64::MAX as u64 { Ok(value) } else { Err(UnknownReason::Implausible) });
+        }
+
+        #[test]
+        fn arbitrary_bytes_give_their_number_or_an_error(bytes: Vec<u8>) {
+            let parsed = parse_number_line(&bytes);
+            if let Ok(value) = parsed {
+                let text = std::str::from_utf8(&bytes).unwrap().trim_end_matches('\n');
+                prop_assert_eq!(text.parse::<u64>(), Ok(value));
+            }
+        }
     }
 }

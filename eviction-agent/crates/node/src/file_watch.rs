@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::async_fd::register;
+use crate::notify::register;
 
 /// The link that the kubelet replaces.
 const DATA: &[u8] = b"..data";

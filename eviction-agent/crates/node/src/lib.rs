@@ -4,7 +4,6 @@
 //! is missing, cut off or implausible ever counts as zero.
 
 pub mod allocatable;
-pub mod async_fd;
 pub mod backend;
 pub mod cgroup;
 pub mod clock;
@@ -12,7 +11,6 @@ pub mod container_init;
 pub mod file;
 pub mod file_watch;
 pub mod fs;
-pub mod kv_file;
 pub mod mountinfo;
 pub mod notify;
 pub mod pod_index;

@@ -13,14 +13,13 @@ use std::path::Path;
 
 use super::cgroup::files::Version;
 use super::cgroup::node_root::NodeRoot;
-use super::file::OpenFile;
-use super::kv_file::{SingleValue, complete_lines, parse_number, words};
+use super::file::{NOT_FOUND, OpenFile, complete_lines, parse_number, record_once, words};
 use eviction_core::policy::preferences::{MemoryPsi, PsiKind, PsiTrigger};
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::MemoryDetail;
 use eviction_core::units::GoDuration;
 
-/// One line of a pressure file.
+/// The stalls of some task, or of all tasks that had something to do: one line of a pressure file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PsiLine {
     /// Share of the last 10 s with a stall, in hundredths of a percent.
@@ -29,47 +28,33 @@ pub struct PsiLine {
     pub total_us: Reading<u64>,
 }
 
-/// A pressure file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pressure {
-    /// Time in which some task was stalled.
-    pub some: PsiLine,
-    /// Time in which all tasks that had something to do were stalled. Before 5.13 there is no such line for the
-    /// CPU.
-    pub full: PsiLine,
-}
-
-/// Parses the text of a pressure file. Lines and fields of newer formats are ignored.
-pub fn parse_pressure(text: &[u8]) -> Pressure {
-    let mut lines_found = [[SingleValue::NEW; 2]; 2];
+/// Parses the line of this kind in the text of a pressure file. Other lines, and fields of newer formats, are
+/// ignored. Before 5.13 the file of the CPU has no full stalls.
+pub fn parse_pressure(text: &[u8], kind: PsiKind) -> PsiLine {
+    let mut values = [NOT_FOUND; 2];
     let lines = match complete_lines(text) {
         Ok(lines) => lines,
-        Err(why) => {
-            let stall = stall([Err(why); 2]);
-            return Pressure { some: stall, full: stall };
-        }
+        Err(why) => return PsiLine { avg10: Reading::Unknown(why), total_us: Reading::Unknown(why) },
+    };
+    let kind: &[u8] = match kind {
+        PsiKind::Some => b"some",
+        PsiKind::Full => b"full",
     };
     for line in lines {
         let mut words = words(line);
-        let found = match words.next() {
-            Some(b"some") => &mut lines_found[0],
-            Some(b"full") => &mut lines_found[1],
-            _ => continue,
-        };
+        if words.next() != Some(kind) {
+            continue;
+        }
         for word in words {
             if let Some(share) = word.strip_prefix(b"avg10=") {
-                found[0].found(parse_share(share));
+                record_once(&mut values[0], parse_share(share));
             } else if let Some(total) = word.strip_prefix(b"total=") {
-                found[1].found(parse_number(total));
+                record_once(&mut values[1], parse_number(total));
             }
         }
     }
-    let [some, full] = lines_found.map(|found| stall(found.map(SingleValue::get)));
-    Pressure { some, full }
-}
-
-fn stall([avg10, total]: [Result<u64, UnknownReason>; 2]) -> PsiLine {
-    PsiLine { avg10: avg10.into(), total_us: total.into() }
+    let [avg10, total_us] = values.map(Reading::from);
+    PsiLine { avg10, total_us }
 }
 
 /// Parses a percentage with two digits after the point, as the kernel writes it.
@@ -134,8 +119,8 @@ impl PsiReader {
     pub fn read_into(&mut self, detail: MemoryDetail, now_ns: u64) -> MemoryDetail {
         let mut buffer = [0; 512];
         let read = self.file.as_ref().map_err(|why| *why).and_then(|file| file.read(&mut buffer));
-        match read.map(parse_pressure) {
-            Ok(Pressure { some, full }) => MemoryDetail {
+        match read.map(|text| [PsiKind::Some, PsiKind::Full].map(|kind| parse_pressure(text, kind))) {
+            Ok([some, full]) => MemoryDetail {
                 some_avg10: some.avg10,
                 full_avg10: full.avg10,
                 stalled: self.evaluate(now_ns, some, full),
@@ -201,41 +186,39 @@ mod tests {
     #[test]
     fn real_pressure_file_is_parsed() {
         let text = b"some avg10=12.34 avg60=0.00 avg300=100.00 total=157656722\nfull avg10=0.01 avg60=0.00 avg300=0.00 total=5\n";
-        let pressure = parse_pressure(text);
-        assert_eq!(pressure.some.avg10, Known(1234));
-        assert_eq!(pressure.some.total_us, Known(157_656_722));
-        assert_eq!(pressure.full.avg10, Known(1));
+        let some = PsiLine { avg10: Known(1234), total_us: Known(157_656_722) };
+        assert_eq!(parse_pressure(text, PsiKind::Some), some);
+        assert_eq!(parse_pressure(text, PsiKind::Full), PsiLine { avg10: Known(1), total_us: Known(5) });
     }
 
     #[test]
     fn missing_or_invalid_values_are_unknown() {
-        let pressure = parse_pressure(b"some avg10=101.00 avg60=1.5 total=-1 avg1=3.00 x\nhalf avg10=1.00\n");
-        assert_eq!(pressure.some.avg10, Unknown(UnknownReason::Implausible));
+        let some = |text: &str| parse_pressure(text.as_bytes(), PsiKind::Some);
+        let text = "some avg10=101.00 avg60=1.5 total=-1 avg1=3.00 x\nhalf avg10=1.00\n";
+        let implausible = Unknown(UnknownReason::Implausible);
+        assert_eq!(some(text), PsiLine { avg10: implausible, total_us: implausible });
+        let full = parse_pressure(text.as_bytes(), PsiKind::Full);
+        assert_eq!(full.total_us, Unknown(UnknownReason::Absent));
         for share in ["1.5", "max"] {
-            let text = format!("some avg10={share} total=1\n");
-            let some = parse_pressure(text.as_bytes()).some;
-            assert_eq!((some.avg10, some.total_us), (Unknown(UnknownReason::Unparsable), Known(1)));
+            let line = PsiLine { avg10: Unknown(UnknownReason::Unparsable), total_us: Known(1) };
+            assert_eq!(some(&format!("some avg10={share} total=1\n")), line);
         }
-        assert_eq!(pressure.some.total_us, Unknown(UnknownReason::Implausible));
-        assert_eq!(pressure.full.total_us, Unknown(UnknownReason::Absent));
-        assert_eq!(
-            parse_pressure(b"some\nsome avg10=1.00\nsome avg10=1.00\n").some.avg10,
-            Unknown(UnknownReason::Unparsable)
-        );
-        assert_eq!(parse_pressure(b"").some.avg10, Unknown(UnknownReason::Unparsable));
-        assert_eq!(parse_pressure(b"some avg10=1.00").some.avg10, Unknown(UnknownReason::Unparsable));
+        for text in ["some\nsome avg10=1.00\nsome avg10=1.00\n", "", "some avg10=1.00"] {
+            assert_eq!(some(text).avg10, Unknown(UnknownReason::Unparsable), "{text:?}");
+        }
     }
 
     proptest! {
         #[test]
         fn arbitrary_bytes_cause_no_panic(bytes: Vec<u8>) {
-            parse_pressure(&bytes);
+            parse_pressure(&bytes, PsiKind::Some);
+            parse_pressure(&bytes, PsiKind::Full);
         }
 
         #[test]
         fn parsed_share_and_total_equal_the_written_ones(share in 0..=10_000_u64, total in 0..=i64::MAX as u64) {
             let text = format!("some avg10={}.{:02} avg60=0.00 avg300=0.00 total={total}\n", share / 100, share % 100);
-            let some = parse_pressure(text.as_bytes()).some;
+            let some = parse_pressure(text.as_bytes(), PsiKind::Some);
             prop_assert_eq!((some.avg10, some.total_us), (Known(share), Known(total)));
         }
     }

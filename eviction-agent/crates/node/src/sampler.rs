@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::cgroup::sampler::{NodeSample, Sampler, Tasks};
+use crate::cgroup::sampler::{NodeSample, Sampler};
 use crate::psi::PsiReader;
 use eviction_core::disk_layout::Parts;
 use eviction_core::policy::Rules;
@@ -16,8 +16,7 @@ use eviction_core::reading::Reading;
 use eviction_core::signal::Signal;
 use eviction_core::signal_filter::{available, observe};
 use eviction_core::snapshot::{
-    ContainerStatValues, MemoryDetail, MemoryStats, NodeStats, PodStatValues, ProcessStats, Snapshot,
-    VolumeStatValues,
+    ContainerStatValues, FsUsage, MemoryDetail, MemoryStats, NodeStats, PodStatValues, ProcessStats, Snapshot,
 };
 
 use crate::allocatable::{Allocatable, PodsRootSample};
@@ -214,15 +213,10 @@ impl NodeSampler {
         snapshot
     }
 
-    /// Returns a snapshot with the values of all pods. Pods that may be evicted are read again.
-    pub fn snapshot_with_pods(
-        &mut self,
-        sample: &CompleteSample,
-        pod_index: &PodIndex,
-        tasks: Tasks,
-    ) -> Arc<Snapshot> {
-        self.cgroups.sample_changed(MAX_STATS, sample.at.mono_ns, tasks);
-        self.snapshot_of_pods(sample, pod_index)
+    /// Samples the pods for a decision on this sample of the node. Pods that may be evicted are read again. Their
+    /// tasks are not counted.
+    pub fn sample_pods(&mut self, sample: &CompleteSample) {
+        self.cgroups.sample_changed(MAX_STATS, sample.at.mono_ns);
     }
 
     /// Reads the memory of the pods at these index positions once more, unless it was read for this sample.
@@ -254,8 +248,8 @@ impl NodeSampler {
             let storage = self.storage.get(&known.pod.uid);
             let values = PodStatValues {
                 has_memory: true,
-                memory_working_set: sample.memory.working_set.known(),
-                memory_anonymous: sample.memory.stat.anon.known(),
+                memory_working_set: sample.working_set.known(),
+                memory_anonymous: sample.stat.anon.known(),
                 process_count: sample.tasks.known(),
                 ephemeral_storage_used: storage.and_then(PodStorage::ephemeral_storage),
                 bytes_elsewhere: storage.and_then(|storage| storage.bytes_elsewhere),
@@ -276,7 +270,7 @@ impl NodeSampler {
             }
             for (name, values) in storage.into_iter().flat_map(|storage| storage.volumes(known)) {
                 let inodes = growth.add_to(false, values.inodes);
-                snapshot.add_volume(name, VolumeStatValues { inodes, ..values });
+                snapshot.add_volume(name, FsUsage { inodes, ..values });
             }
         }
         // The pod of each value is looked up once, for the evaluation and for the telemetry about it.

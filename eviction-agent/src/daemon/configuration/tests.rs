@@ -107,3 +107,31 @@ fn each_field_takes_effect_at_once_or_is_reported_as_one_that_needs_a_restart() 
     let all = serde_json::to_value(&before.agent).unwrap();
     assert_eq!(sorted(named), sorted(all.as_object().unwrap().keys().cloned().collect()));
 }
+
+#[test]
+fn without_a_response_the_last_one_is_used_before_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("kubelet.yaml");
+    let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+    std::fs::write(&file, format!("{text}evictionHard: {{memory.available: 3Gi}}\n")).unwrap();
+    let answered = |line: &str| {
+        let answer = serde_json::json!({"kubeletconfig": {"evictionHard": {"memory.available": line}}});
+        Effective::parse(answer.to_string().as_bytes(), "https://node:10250/configz").unwrap()
+    };
+    let mut files = ConfigurationFiles {
+        kubelet: Some(file),
+        overrides: vec![("thresholds.source", serde_json::json!("Configz"))],
+        // Without a kubeconfig no request can be sent.
+        kubeconfig: Some(folder.path().join("none")),
+        ..ConfigurationFiles::default()
+    };
+    let line = |files: &ConfigurationFiles| {
+        let found = files.load().unwrap();
+        assert!(found.is_fallback, "{:?}", found.notes);
+        assert!(found.notes.iter().any(|note| note.contains("count")), "{:?}", found.notes);
+        found.policy.thresholds[0].value.quantity(0).to_string()
+    };
+    assert_eq!(line(&files), "3Gi");
+    files.last_configz = Some(answered("1Gi"));
+    assert_eq!(line(&files), "1Gi");
+}

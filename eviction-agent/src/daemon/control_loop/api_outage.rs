@@ -2,7 +2,6 @@
 //! until its result is known. By `eviction.whenAPIServerDown` the agent kills the pods of such requests, or
 //! freezes the pod that would be evicted until the API server is available again.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use eviction_core::decision::Decision;
@@ -20,18 +19,9 @@ use super::ControlLoop;
 use super::evictions::grace_of;
 use crate::telemetry::event_log::{self, PodRef};
 
-/// The pods that were frozen in this outage: one at a time, and each once. A freeze releases nothing, so the same
-/// pod would be chosen again and again.
-#[derive(Debug, Default)]
-pub(crate) struct OutageFreezes {
-    frozen: Option<Freeze>,
-    /// The pods that were frozen or, in a dry run, would have been.
-    uids: BTreeSet<Box<str>>,
-}
-
 /// The pod that is frozen.
 #[derive(Debug)]
-struct Freeze {
+pub(super) struct FrozenVictim {
     pod: Arc<PodName>,
     /// When the pod is thawed at the latest, in nanoseconds of `CLOCK_MONOTONIC`.
     until_ns: u64,
@@ -43,7 +33,7 @@ impl ControlLoop {
     /// Freezes the pod that this decision would have evicted if the API server were available.
     pub(super) fn freeze_victim(&mut self, decision: &Decision) {
         let Some(evaluation) = decision.evaluation() else { return };
-        let can_freeze = self.is_freezing_enabled() && self.freezes.frozen.is_none();
+        let can_freeze = self.is_freezing_enabled() && self.state.frozen.is_none();
         // `end` is that of the threshold that was handled last.
         let mut ends = evaluation.deficits.iter().map(|deficit| deficit.end).chain([evaluation.end]);
         if !ends.any(|end| end == EvaluationEnd::ApiServerUnavailable) || !can_freeze {
@@ -65,9 +55,9 @@ impl ControlLoop {
             None
         };
         if outage_end.is_some() {
-            self.freezes.uids.clear();
+            self.state.frozen_uids.clear();
         }
-        let Some(Freeze { pod, until_ns, .. }) = &self.freezes.frozen else { return };
+        let Some(FrozenVictim { pod, until_ns, .. }) = &self.state.frozen else { return };
         let gone = || self.engine.pods().index_of(&pod.uid).is_none().then_some("pod_gone");
         let timeout = || (*until_ns <= mono_ns()).then_some("timeout");
         if let Some(why) = outage_end.or_else(gone).or_else(timeout) {
@@ -77,7 +67,7 @@ impl ControlLoop {
 
     /// Returns in how many nanoseconds the frozen pod is thawed at the latest.
     pub(super) fn thaw_due_in_ns(&self, now_ns: u64) -> Option<u64> {
-        Some(self.freezes.frozen.as_ref()?.until_ns.saturating_sub(now_ns))
+        Some(self.state.frozen.as_ref()?.until_ns.saturating_sub(now_ns))
     }
 
     fn is_freezing_enabled(&self) -> bool {
@@ -85,7 +75,7 @@ impl ControlLoop {
     }
 
     fn freeze(&mut self, pod: &Arc<PodName>) {
-        if self.freezes.frozen.is_some() || self.freezes.uids.contains(&pod.uid) {
+        if self.state.frozen.is_some() || self.state.frozen_uids.contains(&pod.uid) {
             return;
         }
         let groups = self.containers_of(&pod.uid);
@@ -97,13 +87,13 @@ impl ControlLoop {
         };
         let timeout = self.engine.policy().eviction.freeze_timeout.as_nanos();
         let until_ns = mono_ns().saturating_add(timeout.max(0).unsigned_abs());
-        self.freezes.uids.insert(pod.uid.clone());
-        self.freezes.frozen = frozen.map(|guard| Freeze { pod: Arc::clone(pod), until_ns, guard });
+        self.state.frozen_uids.insert(pod.uid.clone());
+        self.state.frozen = frozen.map(|guard| FrozenVictim { pod: Arc::clone(pod), until_ns, guard });
         self.publish_freeze(pod, state, reason);
     }
 
     fn thaw(&mut self, why: &str) {
-        let Some(Freeze { pod, guard, .. }) = self.freezes.frozen.take() else { return };
+        let Some(FrozenVictim { pod, guard, .. }) = self.state.frozen.take() else { return };
         drop(guard);
         self.publish_freeze(&pod, "thawed", Some(why.to_owned()));
     }

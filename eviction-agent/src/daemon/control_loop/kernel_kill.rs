@@ -10,7 +10,6 @@ use eviction_core::policy::eviction_settings::NodeReclaim;
 use eviction_core::reading::Reading;
 use eviction_core::signal::{Resource, Signal};
 use eviction_core::time::nanos;
-use eviction_node::cgroup::sampler::Tasks;
 
 use super::super::memory_notifier::root_id;
 use super::super::rate_limit::Admission;
@@ -235,7 +234,8 @@ impl ControlLoop {
         signal: Signal,
         max_headroom: u64,
     ) -> Result<(ArmedKillOrder, u64), NotArmedReason> {
-        let snapshot = self.node_sampler.snapshot_with_pods(node_sample, &self.pod_index, Tasks::Leave);
+        self.node_sampler.sample_pods(node_sample);
+        let snapshot = self.node_sampler.snapshot_of_pods(node_sample, &self.pod_index);
         let order = self.engine.kill_order(node_sample.read_at.wall, &snapshot, signal, max_headroom);
         self.node_sampler.recycle(snapshot);
         let order = order?;
@@ -287,7 +287,7 @@ impl ControlLoop {
         let id = evicting_decision.or_else(|| self.decide_and_carry_out(&choice.order, carried_out));
         let threshold = choice.order.threshold;
         let used = threshold.capacity.saturating_sub(threshold.available);
-        let event = event_log::KernelKill {
+        let event = event_log::KernelKillEvent {
             id,
             // Telemetry sets it.
             decision_id: None,

@@ -9,7 +9,6 @@ use eviction_core::reading::Reading;
 use eviction_core::signal::{NodeCondition, Signal};
 use eviction_core::signal_filter::observe;
 use eviction_core::time::nanos;
-use eviction_node::cgroup::sampler::Tasks;
 use eviction_node::notify::sample_interval::{self, SampleSchedule};
 
 use super::super::limit_monitor::LimitWatch;
@@ -201,7 +200,7 @@ impl ControlLoop {
         self.check_tree(now_ns, is_tree_missed || losses.is_some());
         count_anomalies(&self.metrics, self.engine.oom().anomalies());
         self.count_oom_kills();
-        self.node_sampler.cgroups.sample_all(cycle, Tasks::Leave);
+        self.node_sampler.cgroups.sample_all(cycle);
         self.record_older_pods();
         self.read_limited_storage(now_ns);
         self.read_summary(now_ns);
@@ -209,7 +208,7 @@ impl ControlLoop {
         self.adopt_limits();
         self.update_limits(now_ns);
         let pods = self.node_sampler.cgroups.last_pods();
-        let usage = pods.filter_map(|(pod, sample)| Some((pod.cgroup_id, sample.memory.usage.known()?)));
+        let usage = pods.filter_map(|(pod, sample)| Some((pod.cgroup_id, sample.usage.known()?)));
         self.notifier.check_backends(usage, self.node_sampler.cgroups.tree(), now_ns);
         self.publish_pod_activity(now_ns);
         if let Some(losses) = losses {
@@ -224,7 +223,9 @@ impl ControlLoop {
         if !is_needed || std::mem::replace(&mut self.state.is_warm, true) {
             return;
         }
-        let snapshot = self.node_sampler.snapshot_with_pods(node_sample, &self.pod_index, Tasks::Count);
+        self.node_sampler.sample_pods(node_sample);
+        self.node_sampler.cgroups.count_tasks();
+        let snapshot = self.node_sampler.snapshot_of_pods(node_sample, &self.pod_index);
         self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
         self.engine.reserve_buffers();
         self.node_sampler.recycle(snapshot);

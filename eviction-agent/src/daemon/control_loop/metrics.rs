@@ -17,7 +17,7 @@ use eviction_core::signal::Signal;
 use eviction_core::trend::Trend;
 use eviction_core::units::ThresholdValue;
 
-use super::super::limit_monitor::{Limits, OWNERS};
+use super::super::limit_monitor::{LimitMonitor, OWNERS};
 use eviction_node::sampler::MEASURES;
 
 use super::super::memory_notifier::Trigger;
@@ -54,7 +54,7 @@ impl Gauges {
         for reason in NotArmedReason::ALL {
             metrics.kernel_kill_not_armed.with([reason.name()]);
         }
-        Limits::default().export(metrics);
+        LimitMonitor::default().export(metrics);
         for (owner, state) in
             OWNERS.into_iter().flat_map(|owner| ["near", "away"].map(|state| (owner, state)))
         {

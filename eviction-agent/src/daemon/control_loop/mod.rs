@@ -22,14 +22,12 @@ mod policy;
 mod reclaim;
 #[cfg(test)]
 mod reclaim_tests;
-mod state;
-mod storage_limits;
 mod sync;
 mod tasks;
-mod terminating;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokio::sync::mpsc::Receiver;
@@ -40,15 +38,17 @@ use eviction_bpf::{EventClass, TaskAlarm};
 use eviction_core::engine::Engine;
 use eviction_core::input::{ApiReachability, Event};
 use eviction_core::node::ContainerImage;
-use eviction_core::node_conditions::pressure::InitialCondition;
+use eviction_core::node_conditions::InitialCondition;
 use eviction_core::policy::Policy;
 use eviction_core::progress::KillUpdate;
+use eviction_core::rank::Candidate;
+use eviction_core::reading::UnknownReason;
+use eviction_core::signal::Signal;
 use eviction_cri::ReclaimReport;
 use eviction_kill::Killer;
 
 use super::cluster::{EvictionSender, NodeStatusSender};
-use super::container_status::ContainerStatusTracker;
-use super::limit_monitor::Limits;
+use super::limit_monitor::LimitMonitor;
 use super::memory_notifier::{EventBatch, MemoryNotifier, Trigger};
 use super::oom_counters::OomCounters;
 use super::rate_limit::RateLimit;
@@ -62,17 +62,19 @@ use eviction_node::proc::watermarks::Watermarks;
 use eviction_node::sampler::NodeSampler;
 
 use crate::telemetry::event_log;
-use crate::telemetry::health::Heartbeat;
+use crate::telemetry::health::Health;
 use crate::telemetry::queue::TelemetryQueue;
 use crate::telemetry::recording::Recorded;
 use crate::telemetry::recording::recorder::RecordingQueue;
-pub(crate) use api_outage::OutageFreezes;
+use api_outage::FrozenVictim;
 pub(crate) use kill_orders::KillOrders;
 pub(crate) use metrics::Gauges;
+pub(crate) use oom::ContainerStatusTracker;
+use oom::OomGroupCoalescer;
 pub(crate) use persist::StateSender;
 pub(crate) use pod_storage::PodStorageWatch;
 pub(crate) use reclaim::ReclaimState;
-pub(crate) use state::State;
+use sync::LoopDelta;
 pub(crate) use tasks::TaskTotals;
 
 /// Commands of the main thread.
@@ -120,8 +122,9 @@ pub(crate) struct ControlLoop {
     pub(crate) rate_limit: RateLimit,
     /// The sender of evictions in a cluster. Without it the executor carries out all evictions.
     pub(crate) evictions: Option<EvictionSender>,
-    /// The pods that are frozen while the API server is unavailable.
-    pub(crate) freezes: OutageFreezes,
+    /// Stands before the fields below: they are dropped after it, and at the end of the agent a frozen pod must not wait
+    /// for a disk that hangs.
+    pub(crate) state: IterationState,
     /// The sender of conditions and taints, if the agent maintains those of the node's object.
     pub(crate) node: Option<NodeStatusSender>,
     pub(crate) eviction_results: Receiver<KillUpdate>,
@@ -129,8 +132,8 @@ pub(crate) struct ControlLoop {
     pub(crate) telemetry: TelemetryQueue,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) gauges: Gauges,
-    pub(crate) heartbeat: Heartbeat,
-    pub(crate) limits: Limits,
+    pub(crate) health: Arc<Health>,
+    pub(crate) limits: LimitMonitor,
     pub(crate) memory_levels: ThresholdLevels,
     pub(crate) pid_levels: ThresholdLevels,
     pub(crate) storage: PodStorageWatch,
@@ -140,7 +143,45 @@ pub(crate) struct ControlLoop {
     pub(crate) policy_in_force: watch::Sender<Arc<Policy>>,
     /// Receives the engine's inputs if they are recorded.
     pub(crate) recorder: Option<RecordingQueue>,
-    pub(crate) state: State,
+}
+
+/// The state that the loop keeps from one iteration to the next.
+#[derive(Debug, Default)]
+pub(crate) struct IterationState {
+    /// The number of decisions so far, which is the number of the last one.
+    decisions: u64,
+    /// The UIDs of terminating pods that have no object any more but still have processes in their cgroups, with the
+    /// time when they stop counting, in nanoseconds of `CLOCK_MONOTONIC`.
+    terminating: BTreeMap<Box<str>, u64>,
+    /// Whether a threshold may be met, or is about to be, by the last sample.
+    under_pressure: bool,
+    last_change: LoopDelta,
+    unknown: [Option<UnknownReason>; Signal::COUNT],
+    /// When the kernel reported a crossing of a disk threshold that is still met. Pods are ranked once their
+    /// storage is read.
+    disk_crossed_ns: Option<u64>,
+    last_full_ns: u64,
+    /// When something other than process IDs is to be sampled.
+    sync_due_ns: u64,
+    /// Whether the engine still has to get the pods of the last full sample for their trends.
+    needs_trends: bool,
+    tree_due_ns: Option<u64>,
+    /// When the cgroup tree was read last.
+    tree_read_ns: u64,
+    oom_groups: OomGroupCoalescer,
+    /// Whether the buffers are large enough for an evaluation of the present pods.
+    is_warm: bool,
+    /// When the timer fires next.
+    due_ns: u64,
+    last_left: Option<(u64, u64)>,
+    charged: Vec<u64>,
+    /// The pod that is frozen while the API server is unavailable: one at a time.
+    frozen: Option<FrozenVictim>,
+    /// The UIDs of the pods that were frozen in this outage or, in a dry run, would have been. Each is frozen once: a
+    /// freeze releases nothing, so the same pod would be chosen again and again.
+    frozen_uids: BTreeSet<Box<str>>,
+    /// A buffer for the order of pods before a decision.
+    ahead: Vec<Candidate>,
 }
 
 impl ControlLoop {
@@ -155,7 +196,7 @@ impl ControlLoop {
         self.sync(Trigger::Start, None);
         self.end_iteration();
         while let Some(event) = self.next(&mut commands).await? {
-            self.heartbeat.begin_iteration(mono_ns());
+            self.health.begin_iteration(mono_ns());
             if let Some((trigger, crossed)) = self.handle(event) {
                 self.sync(trigger, crossed);
             }
@@ -177,7 +218,7 @@ impl ControlLoop {
         self.thaw_if_due();
         self.persist();
         self.record_key();
-        self.heartbeat.end_iteration(self.state.due_ns);
+        self.health.end_iteration(self.state.due_ns);
     }
 
     /// Waits for the next event. Returns `None` if the loop must end.

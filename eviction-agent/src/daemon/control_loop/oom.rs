@@ -1,13 +1,16 @@
 //! OOM kills and terminated containers: reports them to the engine and publishes its results.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use eviction_bpf::{EventClass, OomKill as KernelOomKill, OomLimitOwner};
 use eviction_core::decision::{Decision, DecisionKind};
 use eviction_core::input::{Event, Input};
-use eviction_core::oom::{ContainerEnded, GroupKill, OomKill, OomUpdate};
+use eviction_core::oom::{ContainerEnded, Evictor, GroupKill, OomKill, OomUpdate, TerminationSource};
+use eviction_core::pod::{Pod, PodCondition};
 use eviction_core::time::Timestamp;
-use eviction_node::clock::{Instant, mono_ns};
+use eviction_node::clock::{Clock, Instant, mono_ns};
+use eviction_node::pod_index::PodIndex;
 
 use super::super::memory_notifier::root_id;
 use super::super::oom_attribution::{CgroupNames, describe, knows_cgroup_of};
@@ -97,8 +100,8 @@ impl ControlLoop {
 
     /// Publishes group kills of which no more victims are reported.
     pub(super) fn publish_group_kills(&mut self, now_ns: u64) {
-        for group in self.state.oom_groups.take_complete(now_ns) {
-            self.publish_oom_kill(group.first);
+        for (first, _) in self.state.oom_groups.take_complete(now_ns) {
+            self.publish_oom_kill(first);
         }
     }
 
@@ -199,24 +202,19 @@ impl ControlLoop {
 /// reported for this long.
 const QUIET_NS: u64 = 100_000_000;
 
-/// Group kills whose victims are still being reported.
+/// Group kills whose victims are still being reported: the first kill, and when the latest one was reported, in
+/// nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Default)]
-pub(super) struct OomGroupCoalescer(Vec<OpenGroup>);
-
-#[derive(Debug)]
-struct OpenGroup {
-    first: Box<OomKill>,
-    latest_ns: u64,
-}
+pub(super) struct OomGroupCoalescer(Vec<(Box<OomKill>, u64)>);
 
 impl OomGroupCoalescer {
     /// Adds a kill that the engine completed. Returns it if it is part of no group. The victims are collected
     /// here: the engine's list may contain those of an event that was published before.
     pub(super) fn add(&mut self, mut kill: Box<OomKill>, now_ns: u64) -> Option<Box<OomKill>> {
         let Some(group) = &kill.group else { return Some(kill) };
-        let open = self.0.iter_mut().rfind(|open| open.first.oom_group == kill.oom_group);
+        let open = self.0.iter_mut().rfind(|(first, _)| first.oom_group == kill.oom_group);
         match open.filter(|_| group.kills > 1) {
-            Some(OpenGroup { first, latest_ns }) => {
+            Some((first, latest_ns)) => {
                 first.kills_in_pod = first.kills_in_pod.max(kill.kills_in_pod);
                 first.group.get_or_insert_default().add(&kill);
                 *latest_ns = now_ns;
@@ -225,26 +223,95 @@ impl OomGroupCoalescer {
                 let mut victims = GroupKill::default();
                 victims.add(&kill);
                 kill.group = Some(victims);
-                self.0.push(OpenGroup { first: kill, latest_ns: now_ns });
+                self.0.push((kill, now_ns));
             }
         }
         None
     }
 
     /// Removes and returns the group kills that are complete by now.
-    fn take_complete(&mut self, now_ns: u64) -> Vec<OpenGroup> {
-        self.0.extract_if(.., |open| now_ns.saturating_sub(open.latest_ns) >= QUIET_NS).collect()
+    fn take_complete(&mut self, now_ns: u64) -> Vec<(Box<OomKill>, u64)> {
+        self.0.extract_if(.., |(_, latest_ns)| now_ns.saturating_sub(*latest_ns) >= QUIET_NS).collect()
     }
 
     /// Returns the nanoseconds until the next group kill is complete.
     pub(super) fn due_ns(&self, now_ns: u64) -> Option<u64> {
-        let due = |open: &OpenGroup| open.latest_ns.saturating_add(QUIET_NS).saturating_sub(now_ns);
+        let due = |(_, latest_ns): &(_, u64)| latest_ns.saturating_add(QUIET_NS).saturating_sub(now_ns);
         self.0.iter().map(due).min()
     }
 }
 
+/// `status.reason` of a pod that the kubelet evicted: `eviction_manager.go: Reason`.
+const EVICTED: &str = "Evicted";
+/// The condition of a pod that is being disrupted, and the kubelet's reason for it.
+const DISRUPTION_TARGET: &str = "DisruptionTarget";
+const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
+
+/// Tracks which terminations are known.
+#[derive(Debug)]
+pub(crate) struct ContainerStatusTracker {
+    /// Terminations before the start of the agent are not reported.
+    since: Timestamp,
+    /// The terminations in the last statuses. They include those that are not reported: if the system clock is set
+    /// back, one from before the start seems to be after it.
+    known: BTreeSet<Termination>,
+}
+
+/// A termination: the pod, the container's instance, and whether the pod was known to be evicted.
+type Termination = (Box<str>, Box<str>, bool);
+
+impl ContainerStatusTracker {
+    pub(crate) fn new(now: Timestamp) -> Self {
+        // Times of the API have whole seconds.
+        let since = Timestamp::from_second(now.as_second()).unwrap_or(now);
+        Self { since, known: BTreeSet::new() }
+    }
+
+    /// Returns the new terminations in the statuses of these pods.
+    pub(crate) fn update(&mut self, pod_index: &PodIndex, clock: &Clock) -> Vec<ContainerEnded> {
+        let before = std::mem::take(&mut self.known);
+        let mut ends = Vec::new();
+        for known in pod_index.known() {
+            let pod = &known.pod;
+            let evicted = (&*pod.reason == EVICTED).then(|| evicted_at(pod).map(|at| clock.steady(at)));
+            for end in &pod.ended {
+                let Some(at) = end.finished_at.map(|at| clock.steady(at)) else { continue };
+                let key = (pod.uid.clone(), end.instance.clone(), evicted.is_some());
+                if at >= self.since && !before.contains(&key) {
+                    ends.push(ContainerEnded {
+                        at: Some(at),
+                        pod_uid: pod.uid.clone(),
+                        container: end.container.clone(),
+                        container_id: (!end.instance.is_empty()).then(|| end.instance.clone()),
+                        seen: TerminationSource::Status,
+                        exit_code: Some(end.exit_code),
+                        signal: (end.signal != 0).then_some(end.signal),
+                        reason: end.reason.clone(),
+                        evicted_by: evicted.map(|_| Evictor::Kubelet),
+                        evicted_at: evicted.flatten(),
+                    });
+                }
+                self.known.insert(key);
+            }
+        }
+        ends
+    }
+}
+
+/// Returns when the kubelet began to evict the pod.
+fn evicted_at(pod: &Pod) -> Option<Timestamp> {
+    let by_kubelet =
+        |it: &&PodCondition| &*it.kind == DISRUPTION_TARGET && &*it.reason == TERMINATION_BY_KUBELET;
+    pod.conditions.iter().find(by_kubelet)?.last_transition_time
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use eviction_core::fixture::policy;
+    use eviction_core::pod::ContainerStateTerminated;
+    use eviction_core::pods::KnownPod;
     use eviction_core::policy::preferences::Profile;
 
     use super::super::tests::fixture;
@@ -274,6 +341,9 @@ mod tests {
 
     #[test]
     fn a_group_is_published_when_no_more_kills_come() {
+        let victims = |complete: Vec<(Box<OomKill>, u64)>| {
+            complete.iter().map(|(first, _)| (first.pid, first.kills())).collect::<Vec<_>>()
+        };
         let mut groups = OomGroupCoalescer::default();
         assert!(groups.add(member(None, 1, 1), 0).is_some());
         for (kills, now_ns) in [(1, 0), (2, QUIET_NS / 2)] {
@@ -281,15 +351,76 @@ mod tests {
         }
         assert_eq!(groups.add(member(Some(8), 1, 4), 0), None);
         assert_eq!(groups.due_ns(10), Some(QUIET_NS - 10));
-        let complete = groups.take_complete(QUIET_NS);
-        assert_eq!((complete.len(), complete[0].first.pid, complete[0].first.kills()), (1, 4, 1));
+        assert_eq!(victims(groups.take_complete(QUIET_NS)), [(4, 1)]);
         assert_eq!(groups.add(member(Some(7), 1, 5), QUIET_NS), None, "the same cgroup, killed again");
-        let complete = groups.take_complete(u64::MAX);
-        let kills: Vec<_> = complete.iter().map(|group| (group.first.pid, group.first.kills())).collect();
-        assert_eq!(kills, [(2, 2), (5, 1)]);
+        assert_eq!(victims(groups.take_complete(u64::MAX)), [(2, 2), (5, 1)]);
         groups.add(member(Some(7), 2, 6), 2 * QUIET_NS);
-        let late = groups.take_complete(3 * QUIET_NS);
-        assert_eq!((late[0].first.pid, late[0].first.kills()), (6, 1), "one of two was published");
+        assert_eq!(victims(groups.take_complete(3 * QUIET_NS)), [(6, 1)], "one of two was published");
         assert_eq!(groups.due_ns(0), None);
+    }
+
+    fn second(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn pod_index(reason: &str, ends: &[(&str, i64)]) -> PodIndex {
+        let end = |(instance, at): &(&str, i64)| ContainerStateTerminated {
+            container: "main".into(),
+            instance: (*instance).into(),
+            exit_code: 137,
+            signal: 0,
+            reason: "OOMKilled".into(),
+            finished_at: Some(second(*at)),
+        };
+        let pod = Pod {
+            uid: "u".into(),
+            reason: reason.into(),
+            ended: ends.iter().map(end).collect(),
+            conditions: vec![PodCondition {
+                kind: DISRUPTION_TARGET.into(),
+                reason: TERMINATION_BY_KUBELET.into(),
+                last_transition_time: Some(second(7)),
+                ..PodCondition::default()
+            }],
+            ..Pod::default()
+        };
+        PodIndex::new(vec![Arc::new(KnownPod::new(pod, &policy(Vec::new())))])
+    }
+
+    fn update(statuses: &mut ContainerStatusTracker, pod_index: &PodIndex) -> Vec<ContainerEnded> {
+        statuses.update(pod_index, &Clock::start())
+    }
+
+    #[test]
+    fn terminations_are_reported_once_and_only_since_the_start() {
+        let mut statuses = ContainerStatusTracker::new(Timestamp::new(100, 900_000_000).unwrap());
+        let first = update(&mut statuses, &pod_index("", &[("old", 99), ("i1", 100)]));
+        assert_eq!(first.len(), 1);
+        let end = &first[0];
+        assert_eq!((end.container_id.as_deref(), end.exit_code, end.signal), (Some("i1"), Some(137), None));
+        assert_eq!((end.at, end.evicted_by), (Some(second(100)), None));
+        assert!(update(&mut statuses, &pod_index("", &[("old", 99), ("i1", 100)])).is_empty());
+        assert_eq!(update(&mut statuses, &pod_index("", &[("i1", 100), ("i2", 105)])).len(), 1);
+    }
+
+    #[test]
+    fn old_termination_stays_unreported_when_the_system_clock_is_set_back() {
+        let now = Clock::start().now().wall.as_second();
+        let mut statuses = ContainerStatusTracker::new(second(now));
+        let old = [("old", now - 60)];
+        assert!(update(&mut statuses, &pod_index("", &old)).is_empty());
+        // The steady time is an hour ahead of the system clock.
+        let zero = Clock::start().at(0).wall + jiff::SignedDuration::from_hours(1);
+        let set_back: Clock = serde_json::from_value(serde_json::json!(zero)).unwrap();
+        assert!(set_back.steady(second(now - 60)) > second(now));
+        assert!(statuses.update(&pod_index("", &old), &set_back).is_empty());
+    }
+
+    #[test]
+    fn an_eviction_that_the_status_shows_later_is_reported() {
+        let mut statuses = ContainerStatusTracker::new(second(5));
+        assert_eq!(update(&mut statuses, &pod_index("", &[("i1", 8)]))[0].evicted_by, None);
+        let evicted = update(&mut statuses, &pod_index(EVICTED, &[("i1", 8)]));
+        assert_eq!((evicted[0].evicted_by, evicted[0].evicted_at), (Some(Evictor::Kubelet), Some(second(7))));
     }
 }

@@ -1,4 +1,5 @@
-//! The pods' usage of the disks: when it is read, and how long a reading counts.
+//! The pods' usage of the disks: when it is read, and how long a reading counts. Pods with their own limits on local
+//! storage are read more often.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,20 +7,20 @@ use std::time::Duration;
 use eviction_core::decision::Decision;
 use eviction_core::disk_layout::Parts;
 use eviction_core::eviction::EvaluationEnd;
+use eviction_core::pods::PodSet;
 use eviction_core::signal::Resource;
 use eviction_core::time::nanos;
 use eviction_node::cgroup::hierarchy::Host;
 use eviction_node::cgroup::names::ContainerKind;
 use eviction_node::cgroup::pods::Container;
 use eviction_node::clock::mono_ns;
-use eviction_node::fs::{PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample};
+use eviction_node::fs::{FsPaths, PodStorage, StorageReader, StorageRequest, StorageSample};
 use eviction_node::thread::Priority;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::ControlLoop;
 use super::awaited_space::{AwaitedSpace, DiskVictim};
 use super::disk_counts::PodCounts;
-use super::storage_limits::{LIMITS_INTERVAL, LIMITS_PACE, StorageLimits};
 use crate::daemon::kubelet_api::{self, KubeletClient};
 
 /// The maximum age of a reading by which pods are ranked.
@@ -41,6 +42,15 @@ const COUNTED_AGE: Duration = Duration::from_secs(12);
 const KILL_ORDER_INTERVAL: Duration = Duration::from_millis(500);
 const KILL_ORDER_PACE: u64 = 10;
 
+/// How often pods with limits are read, and the minimum wait as a multiple of the time that a reading takes.
+const LIMITS_INTERVAL: Duration = Duration::from_secs(10);
+const LIMITS_PACE: u64 = 50;
+
+/// The disks are read before a pod can reach its limit at this rate, bytes per second: page cache of ext4 takes
+/// 4.4 GB/s from one writer. The minimum wait of `LIMIT_FLOOR` costs 0.1 % of a core.
+const LIMIT_RATE: u64 = 4_000_000_000;
+const LIMIT_FLOOR: Duration = Duration::from_millis(20);
+
 /// The state of reading the pods' storage.
 #[derive(Debug)]
 pub(crate) struct PodStorageWatch {
@@ -55,7 +65,12 @@ pub(crate) struct PodStorageWatch {
     /// When the last reading of any pods began, and how long it took.
     last_began_ns: u64,
     last_took_ns: u64,
-    pub(super) limits: StorageLimits,
+    /// For each pod with limits, by UID: the [growth of the disks](eviction_node::fs::DiskMonitor::grown_bytes) at
+    /// which it may exceed one, if it writes all of that. `None` if it exceeds a limit, or if that is not known: then
+    /// only the reading of every [`LIMITS_INTERVAL`] shows it.
+    limits_reached_at: BTreeMap<Box<str>, Option<u64>>,
+    /// When all pods with limits are read next.
+    limits_due_ns: u64,
     pub(super) paused_until_ns: u64,
     /// The space that xfs has preallocated, since a threshold is met: the agent waits for it or has waited.
     pub(super) preallocated: Option<AwaitedSpace>,
@@ -91,8 +106,9 @@ struct AllPodsReading {
     counts: Option<BTreeMap<u64, PodCounts>>,
 }
 
+/// Which pods are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Extent {
+enum Extent {
     /// All pods, which are to be ranked.
     All,
     /// Pods with limits.
@@ -103,12 +119,12 @@ pub(super) enum Extent {
 
 impl PodStorageWatch {
     /// Starts the reader if there is something to read.
-    pub(crate) fn new(host: Host, paths: StoragePaths, summary: Option<KubeletClient>) -> Self {
+    pub(crate) fn new(host: Host, paths: FsPaths, summary: Option<KubeletClient>) -> Self {
         let (sender, samples) = channel(1);
         let summary_due_ns = summary.is_some().then_some(0);
         let reader = match summary {
             Some(kubelet) => Some(kubelet_api::start_summary_reader(kubelet, sender)),
-            None if paths == StoragePaths::default() => None,
+            None if paths == FsPaths::default() => None,
             None => Some(StorageReader::of_directories(host, paths, sender)),
         };
         let on_error =
@@ -122,7 +138,8 @@ impl PodStorageWatch {
             all_pods: None,
             last_began_ns: 0,
             last_took_ns: 0,
-            limits: StorageLimits::default(),
+            limits_reached_at: BTreeMap::new(),
+            limits_due_ns: 0,
             paused_until_ns: 0,
             preallocated: None,
             victims: Vec::new(),
@@ -134,7 +151,7 @@ impl PodStorageWatch {
 
     /// Returns when the next reading may begin: `pause` after the last one began, or `pace` times the time that
     /// it took (at most [`MAX_PACED_WAIT`] after its end), whichever is later.
-    pub(super) fn next_due_ns(&self, pause: Duration, pace: u64) -> u64 {
+    fn next_due_ns(&self, pause: Duration, pace: u64) -> u64 {
         let took_ns = self.last_took_ns;
         let paced = took_ns.saturating_mul(pace).min(took_ns.saturating_add(nanos(MAX_PACED_WAIT)));
         self.last_began_ns.saturating_add(nanos(pause).max(paced))
@@ -177,7 +194,7 @@ impl PodStorageWatch {
     }
 
     /// Returns whether directories are read, which may be done at any time.
-    pub(super) fn reads_directories(&self) -> bool {
+    fn reads_directories(&self) -> bool {
         self.reader.is_some() && self.summary_due_ns.is_none()
     }
 
@@ -197,6 +214,47 @@ impl PodStorageWatch {
     pub(super) fn unmeasured(&self, now_ns: u64, is_counted: bool) -> Parts {
         let reading = self.read_within(if is_counted { COUNTED_AGE } else { MAX_AGE }, now_ns);
         reading.filter(|_| self.may_evict_for_disk(now_ns)).map_or(Parts::ALL, |it| it.unmeasured)
+    }
+
+    /// Returns whether a pod may exceed a limit by now, because the disks have grown to `grown` since it was read.
+    fn may_exceed_limit(&self, uid: &str, grown: u64) -> bool {
+        matches!(self.limits_reached_at.get(uid), Some(Some(at)) if *at <= grown)
+    }
+
+    /// Returns the least growth of the disks until a pod may exceed a limit, bytes. Includes pods that were just
+    /// created and not read yet.
+    fn limit_headroom(&mut self, pods: &PodSet, grown: u64, is_dedicated: bool) -> Option<u64> {
+        let limited = pods.pods().iter().filter(|known| !known.limits.is_empty());
+        let left = limited.filter_map(|known| {
+            let uid = &known.pod.uid;
+            let of_new = || Some(grown.saturating_add(PodStorage::default().headroom(known, is_dedicated)?));
+            let reached_at = match self.limits_reached_at.get(uid) {
+                Some(reached_at) => *reached_at,
+                None => *self.limits_reached_at.entry(uid.clone()).or_insert_with(of_new),
+            };
+            Some(reached_at?.saturating_sub(grown))
+        });
+        left.min()
+    }
+
+    /// Records a reading; the disks had grown to `grown` when it was requested. Returns whether a pod exceeds a limit,
+    /// or may do so.
+    fn record_limits(
+        &mut self,
+        sample: &StorageSample,
+        pods: &PodSet,
+        grown: u64,
+        is_dedicated: bool,
+    ) -> bool {
+        let mut is_exceeded = false;
+        for (uid, storage) in &sample.pods {
+            let Some(known) = pods.find(uid).filter(|known| !known.limits.is_empty()) else { continue };
+            let left = storage.headroom(known, is_dedicated);
+            is_exceeded |= left.is_none();
+            self.limits_reached_at.insert(uid.clone(), left.map(|left| grown.saturating_add(left)));
+        }
+        self.limits_reached_at.retain(|uid, _| pods.index_of(uid).is_some());
+        is_exceeded
     }
 }
 
@@ -261,7 +319,7 @@ impl ControlLoop {
     }
 
     /// Requests the storage of pods. `counts` is what the probes have counted so far, if all pods are to be read.
-    pub(super) fn request_storage(&mut self, extent: Extent, counts: Option<BTreeMap<u64, PodCounts>>) {
+    fn request_storage(&mut self, extent: Extent, counts: Option<BTreeMap<u64, PodCounts>>) {
         if self.storage.reader.is_none() || self.storage.pending.is_some() {
             return;
         }
@@ -272,7 +330,7 @@ impl ControlLoop {
         let wanted = known.filter(|(known, _)| match extent {
             Extent::All => true,
             Extent::Limited => !known.limits.is_empty(),
-            Extent::NearLimit => self.storage.limits.may_be_exceeded(&known.pod.uid, grown),
+            Extent::NearLimit => self.storage.may_exceed_limit(&known.pod.uid, grown),
         });
         let requests = wanted.map(|(known, group)| {
             let of = |it: &Container| {
@@ -330,9 +388,9 @@ impl ControlLoop {
             watch.forget_counts_of_reading();
         }
         if extent != Extent::NearLimit {
-            watch.limits.due_ns = watch.next_due_ns(LIMITS_INTERVAL, LIMITS_PACE);
+            watch.limits_due_ns = watch.next_due_ns(LIMITS_INTERVAL, LIMITS_PACE);
         }
-        let is_exceeded = watch.limits.record(&sample, active, grown, is_dedicated);
+        let is_exceeded = watch.record_limits(&sample, active, grown, is_dedicated);
         let needs_sync = is_exceeded || extent != Extent::NearLimit;
         watch.needs_limit_check |= needs_sync;
         if extent == Extent::All {
@@ -340,6 +398,37 @@ impl ControlLoop {
         }
         self.node_sampler.take_storage(sample, &self.pod_index);
         needs_sync
+    }
+
+    /// Requests the storage of pods with limits, if that is due.
+    pub(super) fn read_limited_storage(&mut self, now_ns: u64) {
+        let has_limits = self.engine.policy().local_storage_capacity_isolation
+            && self.engine.pods().pods().iter().any(|known| !known.limits.is_empty());
+        if has_limits && self.storage.reads_directories() && now_ns >= self.storage.limits_due_ns {
+            self.request_storage(Extent::Limited, None);
+        }
+    }
+
+    /// Requests a reading of pods that may exceed a limit by now, because the disks have grown by their
+    /// headroom. Returns when to check again.
+    pub(super) fn read_storage_near_limits(&mut self, now_ns: u64) -> Option<Duration> {
+        if !self.storage.reads_directories() || !self.engine.policy().local_storage_capacity_isolation {
+            return None;
+        }
+        let grown = self.node_sampler.disks.grown_bytes();
+        let is_dedicated = self.node_sampler.disks.layout().dedicated_image_fs;
+        let left = self.storage.limit_headroom(self.pod_index.active(), grown, is_dedicated)?;
+        if left > 0 {
+            let ns = u128::from(left) * 1_000_000_000 / u128::from(LIMIT_RATE);
+            let time = Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX));
+            return Some(time.clamp(LIMIT_FLOOR, LIMITS_INTERVAL));
+        }
+        let pause = self.storage.next_due_ns(LIMIT_FLOOR, LIMITS_PACE).saturating_sub(now_ns);
+        if pause > 0 {
+            return Some(Duration::from_nanos(pause));
+        }
+        self.request_storage(Extent::NearLimit, None);
+        Some(LIMIT_FLOOR)
     }
 }
 
@@ -349,7 +438,7 @@ mod tests {
 
     #[test]
     fn slow_reading_postpones_the_next_one_by_a_minute_at_most() {
-        let mut watch = PodStorageWatch::new(Host::default(), StoragePaths::default(), None);
+        let mut watch = PodStorageWatch::new(Host::default(), FsPaths::default(), None);
         let mut due = |took: Duration| {
             watch.last_took_ns = nanos(took);
             Duration::from_nanos(watch.next_due_ns(LIMITS_INTERVAL, LIMITS_PACE))
@@ -360,7 +449,7 @@ mod tests {
     }
 
     fn watch_with_reading(at_ns: u64) -> PodStorageWatch {
-        let mut watch = PodStorageWatch::new(Host::default(), StoragePaths::default(), None);
+        let mut watch = PodStorageWatch::new(Host::default(), FsPaths::default(), None);
         let counts = Some(BTreeMap::new());
         watch.all_pods = Some(AllPodsReading { at_ns, unmeasured: Parts::default(), counts });
         watch

@@ -12,7 +12,7 @@ use eviction_core::reading::UnknownReason;
 use eviction_core::signal::{Resource, Signal, SignalSet};
 use eviction_core::snapshot::Snapshot;
 use eviction_core::time::Timestamp;
-use eviction_cri::images::unused_bytes;
+use eviction_cri::removable::unused_bytes;
 use eviction_cri::{ReclaimEnd, ReclaimOrder, ReclaimReport, Space};
 
 use super::ControlLoop;
@@ -173,7 +173,7 @@ impl ControlLoop {
     fn drop_executor(&mut self, signal: Signal, why: &str) {
         self.reclaim.executor = None;
         self.reclaim.end_attempt(signal);
-        self.publish_reclaim(event_log::NodeReclaim::failed(signal, why.to_owned()));
+        self.publish_reclaim(event_log::NodeReclaimEvent::failed(signal, why.to_owned()));
     }
 
     /// Starts the executor, which removes what the decision asks for.
@@ -207,7 +207,7 @@ impl ControlLoop {
             }
             (Some(estimate), None) => {
                 *left = Some(KubeletReclaim { since_ns: now_ns, estimate });
-                self.publish_reclaim(event_log::NodeReclaim::left_to_kubelet(signal, estimate));
+                self.publish_reclaim(event_log::NodeReclaimEvent::left_to_kubelet(signal, estimate));
                 ReclaimStep::Wait(Some(estimate))
             }
             (_, left) => {
@@ -258,7 +258,7 @@ impl ControlLoop {
         match report {
             Some(report) => {
                 self.reclaim.end_attempt(signal);
-                self.publish_reclaim(event_log::NodeReclaim::ended(signal, report));
+                self.publish_reclaim(event_log::NodeReclaimEvent::ended(signal, report));
             }
             None => self.drop_executor(signal, "the thread of node reclaim has ended"),
         }
@@ -271,7 +271,7 @@ impl ControlLoop {
         self.reclaim.has_ended = is_over || driving == signal;
     }
 
-    fn publish_reclaim(&mut self, event: event_log::NodeReclaim) {
+    fn publish_reclaim(&mut self, event: event_log::NodeReclaimEvent) {
         self.telemetry.publish(event_log::Event::NodeReclaim(event), self.clock.now().wall);
     }
 }

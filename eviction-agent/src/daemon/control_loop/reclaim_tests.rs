@@ -68,7 +68,7 @@ fn fixture_with(disks: FsPaths, thresholds: &str, node_reclaim: &str) -> Option<
 
 impl Fixture {
     /// Returns the reclaim events since the last call.
-    fn events(&mut self) -> Vec<event_log::NodeReclaim> {
+    fn events(&mut self) -> Vec<event_log::NodeReclaimEvent> {
         let mut events = Vec::new();
         while let Ok(event) = self.telemetry.try_recv() {
             let TelemetryEvent::Event(event, _) = event else { continue };

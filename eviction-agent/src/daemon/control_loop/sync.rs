@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use eviction_core::decision::{Decision, DecisionKind, ProposalState};
 use eviction_core::disk_layout::Parts;
+use eviction_core::eviction::EvaluationEnd;
 use eviction_core::input::{Event, Input};
 use eviction_core::observation::Observations;
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::record::PodSample;
-use eviction_core::signal::{NodeCondition, Signal};
+use eviction_core::signal::{NodeCondition, Signal, SignalSet};
 use eviction_core::signal_filter::observe;
 use eviction_core::snapshot::Snapshot;
-use eviction_node::cgroup::sampler::Tasks;
+use eviction_core::time::Timestamp;
 use eviction_node::notify::{memory_events, psi};
 
 use super::super::memory_notifier::Trigger;
@@ -143,8 +144,11 @@ impl ControlLoop {
             || is_measured;
         let snapshot = match with_pods {
             true => {
-                let tasks = if pids_pressed || on_trial { Tasks::Count } else { Tasks::Leave };
-                self.snapshot_pods(&node_sample, tasks, memory_pressed || on_trial)
+                self.node_sampler.sample_pods(&node_sample);
+                if pids_pressed || on_trial {
+                    self.node_sampler.cgroups.count_tasks();
+                }
+                self.snapshot_pods(&node_sample, memory_pressed || on_trial)
             }
             false => self.node_sampler.snapshot_of_node(&node_sample),
         };
@@ -194,8 +198,8 @@ impl ControlLoop {
     /// Returns a snapshot of the node and its pods. Usages that changed are of this sample, but the memory.stat
     /// of a pod may be that of the last full one. With `reread`, memory.stat is read for the first candidates,
     /// and the pods are ranked once more.
-    fn snapshot_pods(&mut self, node_sample: &CompleteSample, tasks: Tasks, reread: bool) -> Arc<Snapshot> {
-        let mut snapshot = self.node_sampler.snapshot_with_pods(node_sample, &self.pod_index, tasks);
+    fn snapshot_pods(&mut self, node_sample: &CompleteSample, reread: bool) -> Arc<Snapshot> {
+        let mut snapshot = self.node_sampler.snapshot_of_pods(node_sample, &self.pod_index);
         for _ in 0..if reread { MAX_REREADS } else { 0 } {
             self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
             let first = self.state.ahead.iter().take(REREAD_PODS).map(|candidate| candidate.pod);
@@ -289,4 +293,94 @@ fn copy_of(decision: &Decision) -> Decision {
         evaluation.snapshot = Arc::new((*evaluation.snapshot).clone());
     }
     copy
+}
+
+/// The parts of a decision that are published when they change.
+#[derive(Debug, Default)]
+pub(super) struct LoopDelta {
+    /// The indexes of the thresholds that are met.
+    pub(super) met: Vec<u8>,
+    conditions: Vec<NodeCondition>,
+    unavailable: SignalSet,
+    rejected: SignalSet,
+    /// Whether a threshold was about to be met.
+    pub(super) imminent: bool,
+    /// Whether an evaluation waited for space that xfs has allocated ahead of files.
+    awaits_space: bool,
+    /// Since when a changed configuration is pending.
+    pub(super) pending_since: Option<Timestamp>,
+}
+
+impl LoopDelta {
+    /// Records a decision. Returns true if something changed. Otherwise it allocates nothing: the kernel thresholds are
+    /// set after this.
+    pub(super) fn update(&mut self, decision: &Decision) -> bool {
+        let evaluation = decision.evaluation();
+        let mut rejected = SignalSet::EMPTY;
+        for refusal in evaluation.map_or(&[][..], |it| &it.context.rejected) {
+            rejected.insert(refusal.signal);
+        }
+        let met = evaluation.map_or(&[][..], |it| &it.met).iter().map(|met| met.threshold);
+        let awaits_space = evaluation.is_some_and(|it| it.end == EvaluationEnd::AwaitingSpace);
+        let pending_since = match decision.proposal {
+            Some(ProposalState::Pending { since, .. }) => Some(since),
+            _ => None,
+        };
+        let changes = [
+            set_list(&mut self.met, met),
+            set_list(&mut self.conditions, decision.conditions.iter().map(|raised| raised.condition)),
+            set(&mut self.unavailable, decision.unavailable),
+            set(&mut self.rejected, rejected),
+            set(&mut self.imminent, evaluation.is_some_and(|it| !it.context.imminent.is_empty())),
+            set(&mut self.awaits_space, awaits_space),
+            set(&mut self.pending_since, pending_since),
+        ];
+        let is_decided = matches!(decision.proposal, Some(ProposalState::Unchanged | ProposalState::Applied));
+        is_decided || changes.contains(&true)
+    }
+}
+
+/// Sets a value. Returns whether that changes it.
+fn set<T: PartialEq + Copy>(value: &mut T, new: T) -> bool {
+    std::mem::replace(value, new) != new
+}
+
+/// Sets a list, in its own memory. Returns whether that changes it.
+fn set_list<T: PartialEq + Copy>(list: &mut Vec<T>, new: impl Iterator<Item = T> + Clone) -> bool {
+    let is_same = new.clone().eq(list.iter().copied());
+    if !is_same {
+        list.clear();
+        list.extend(new);
+    }
+    !is_same
+}
+
+#[cfg(test)]
+mod tests {
+    use ::tests::allocations::trace_allocations;
+    use eviction_core::fixture;
+
+    use super::*;
+
+    #[test]
+    fn a_decision_like_the_one_before_is_no_change_and_allocates_nothing() {
+        let pods = fixture::set(vec![fixture::pod("a", "50")]);
+        let soft = fixture::soft(Signal::MemoryAvailable, "200", 60);
+        let mut engine = fixture::engine(fixture::policy(vec![soft]), &pods);
+        let mut decide = |seconds, available| {
+            let snapshot = fixture::snapshot(fixture::node(available, 900, fixture::at(seconds)), &[]);
+            fixture::step(&mut engine, seconds, Event::Sample(snapshot))
+        };
+        let mut last = LoopDelta::default();
+        assert!(!last.update(&decide(1, 900)), "nothing is met");
+        assert!(last.update(&decide(2, 150)));
+        assert_eq!(
+            (last.met.as_slice(), last.conditions.as_slice()),
+            (&[0][..], &[NodeCondition::MemoryPressure][..])
+        );
+        let decision = decide(3, 149);
+        let (is_changed, allocated) = trace_allocations(|| last.update(&decision));
+        assert!(!is_changed && allocated.blocks == 0, "{allocated}");
+        assert!(last.update(&decide(4, 900)) && last.met.is_empty());
+    }
 }

@@ -3,8 +3,10 @@
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
 
 use eviction_bpf::{Alarm, ReclaimTime, TaskAlarm, TaskStats};
+use eviction_core::pods::KnownPod;
 use eviction_node::cgroup::files::parse_pids_events;
 use eviction_node::cgroup::node_root::find_group;
 use eviction_node::cgroup::sampler::Sampler;
@@ -15,7 +17,7 @@ use eviction_node::sampler::CompleteSample;
 use super::super::oom_attribution::CgroupNames;
 use super::ControlLoop;
 use crate::telemetry::event_log::{self, Event};
-use crate::telemetry::pod_rates::{PodActivity, PodTaskDelta};
+use crate::telemetry::pod_metrics::PodActivity;
 use crate::telemetry::queue::TelemetryEvent;
 
 impl ControlLoop {
@@ -104,19 +106,18 @@ impl TaskTotals {
         now: HashMap<u64, PodActivity>,
         sampler: &Sampler,
         pod_index: &PodIndex,
-    ) -> Vec<PodTaskDelta> {
+    ) -> Vec<(Option<Arc<KnownPod>>, PodActivity)> {
         let pods = sampler.pods();
         // Every pod has an entry, so that its counters begin at 0.
         let known = pods.pods.iter().filter_map(|group| pod_index.pod_of(group));
-        let begun =
-            known.map(|pod| PodTaskDelta { pod: Some(pod.clone()), activity: PodActivity::default() });
+        let begun = known.map(|pod| (Some(pod.clone()), PodActivity::default()));
         let counted = now.iter().map(|(id, activity)| {
             let pod = pods.owner(*id).and_then(|(group, _)| pod_index.pod_of(group));
             let activity = activity.since(self.before.get(id).copied().unwrap_or_default());
-            PodTaskDelta { pod: pod.cloned(), activity }
+            (pod.cloned(), activity)
         });
-        let is_active = |delta: &PodTaskDelta| delta.activity != PodActivity::default();
-        let deltas = begun.chain(counted.filter(is_active)).collect();
+        let counted = counted.filter(|(_, activity)| *activity != PodActivity::default());
+        let deltas = begun.chain(counted).collect();
         self.before = now;
         deltas
     }
@@ -140,17 +141,21 @@ fn by_group(tasks: &[(u64, TaskStats)], stalls: &[(u64, ReclaimTime)]) -> HashMa
 }
 
 /// Returns an alarm with the current names: the cgroup may be removed soon, and has no name then.
-pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, pod_index: &PodIndex) -> event_log::TaskAlarm {
+pub(crate) fn describe(
+    alarm: &TaskAlarm,
+    sampler: &Sampler,
+    pod_index: &PodIndex,
+) -> event_log::TaskAlarmEvent {
     let TaskAlarm { ktime_ns, alarm: what, memcg_id, key_id, tasks, bound, tgid } = *alarm;
     let cgroups = CgroupNames::read(sampler);
-    let mut described = event_log::TaskAlarm {
+    let mut described = event_log::TaskAlarmEvent {
         alarm: what.name(),
         owner: cgroups.named(memcg_id, pod_index),
         pid: tgid,
         tasks,
         tasks_limit: bound,
         mono_ns: ktime_ns,
-        ..event_log::TaskAlarm::default()
+        ..event_log::TaskAlarmEvent::default()
     };
     if what == Alarm::PidsLimit {
         let limited = cgroups.owner(memcg_id).and_then(|(pod, container)| {

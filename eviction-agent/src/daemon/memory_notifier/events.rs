@@ -194,7 +194,8 @@ impl ProgramCounters {
         metrics.bpf_events.inc_by(events);
         if malformed > 0 {
             metrics.bpf_events_invalid.inc_by(malformed);
-            tracing::warn!(malformed, why = ?why, "BPF events that cannot be decoded");
+            let why = why.unwrap_or_default();
+            tracing::warn!(malformed, why, "BPF events that cannot be decoded");
         }
         // The counters are read only if this may be so, since reading them allocates.
         let read_total = || handle.lost().ok().map(|lost| lost.records_lost());

@@ -27,7 +27,10 @@ const MAX_REFUSED: u32 = 5;
 #[derive(Default)]
 pub(super) struct BpfFailover {
     options: LoadOptions,
-    missed_charges: MissedCharges,
+    /// The number of counted charges at the last check.
+    charges: Option<u64>,
+    /// The least usage of each pod since the last charge was counted, by the id of the pod's cgroup.
+    usage: HashMap<u64, u64>,
     loading: Option<Receiver<Result<Loaded, LoadError>>>,
     last_ns: Option<u64>,
     /// Failures that are not replaced yet, one for each source.
@@ -68,7 +71,7 @@ impl BpfFailover {
         }
         let Some(charge) = handle.charge().filter(|info| info.sees_every_charge) else { return };
         let Ok(counters) = handle.lost() else { return };
-        if !self.missed_charges.are_detected(pods, counters.get(Counter::Charges)) {
+        if !self.are_charges_missed(pods, counters.get(Counter::Charges)) {
             return;
         }
         // The kernel disarms all kprobes together (`kprobes/enabled` of debugfs). Kprobes that are registered
@@ -79,6 +82,22 @@ impl BpfFailover {
             let why = format!("{} reports no charge while a pod's usage grows", charge.backend);
             self.fail(BackendInfo::plain(info.source, info.backend, why), metrics);
         }
+    }
+
+    /// Returns whether a pod's usage grew while no charge was counted.
+    fn are_charges_missed(&mut self, pods: impl Iterator<Item = (u64, u64)>, charges: u64) -> bool {
+        if self.charges != Some(charges) {
+            self.charges = Some(charges);
+            self.usage.clear();
+        }
+        let mut are_missed = false;
+        for (id, usage) in pods {
+            // A pod that is new to the agent may have existed before.
+            let least = self.usage.entry(id).or_insert(usage);
+            *least = usage.min(*least);
+            are_missed |= usage - *least > UNREPORTED_BYTES;
+        }
+        are_missed
     }
 
     /// Loads all programs again on a thread, without what failed. Does nothing if nothing failed or it is too
@@ -93,7 +112,7 @@ impl BpfFailover {
             return;
         }
         self.last_ns = Some(now_ns);
-        self.missed_charges = MissedCharges::default();
+        (self.charges, self.usage) = Default::default();
         self.failures.iter().for_each(|failure| exclude_failed(&mut self.options, failure));
         let (sender, receiver) = sync_channel(1);
         let options = self.options.clone();
@@ -182,31 +201,6 @@ fn are_kprobes(method: &str, other: &str) -> bool {
     [method, other].iter().all(|name| name.starts_with("kprobe "))
 }
 
-/// The counted charges and the pods' usage when the last charge was reported.
-#[derive(Debug, Default)]
-struct MissedCharges {
-    charges: Option<u64>,
-    usage: HashMap<u64, u64>,
-}
-
-impl MissedCharges {
-    /// Returns whether a pod's usage grew while no charge was counted.
-    fn are_detected(&mut self, pods: impl Iterator<Item = (u64, u64)>, charges: u64) -> bool {
-        if self.charges != Some(charges) {
-            self.charges = Some(charges);
-            self.usage.clear();
-        }
-        let mut are_missed = false;
-        for (id, usage) in pods {
-            // A pod that is new to the agent may have existed before.
-            let least = self.usage.entry(id).or_insert(usage);
-            *least = usage.min(*least);
-            are_missed |= usage - *least > UNREPORTED_BYTES;
-        }
-        are_missed
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,7 +210,7 @@ mod tests {
 
     #[test]
     fn growth_of_a_pod_without_a_charge_is_detected() {
-        let mut missed_charges = MissedCharges::default();
+        let mut failover = BpfFailover::default();
         for (usage, charges, expected) in [
             (100, 5, false),
             (200, 6, false),
@@ -230,13 +224,13 @@ mod tests {
         ] {
             let pods = [(1, usage * MIB), (2, 10 * MIB)];
             assert_eq!(
-                missed_charges.are_detected(pods.into_iter(), charges),
+                failover.are_charges_missed(pods.into_iter(), charges),
                 expected,
                 "{usage} MiB, {charges} charges"
             );
         }
         let new = [(2, 10 * MIB), (3, 500 * MIB)];
-        assert!(!missed_charges.are_detected(new.into_iter(), 7), "a pod that was not known before");
+        assert!(!failover.are_charges_missed(new.into_iter(), 7), "a pod that was not known before");
     }
 
     fn failure(source: &'static str, backend: &'static str) -> BackendInfo {

@@ -8,8 +8,8 @@ use eviction_node::cgroup::files::Version;
 use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::cgroup::tree::Tree;
 use eviction_node::notify::memcg_v1::{self, MemcgV1};
-use eviction_node::notify::memory_events::{self, MemoryEventsWatch, Watched};
-use eviction_node::notify::psi::{self, PsiTrigger};
+use eviction_node::notify::memory_events::{self, MemoryEventsWatch};
+use eviction_node::notify::psi::{self, PsiWatch};
 
 use super::super::realtime;
 use super::Trigger;
@@ -18,7 +18,7 @@ use crate::error::chain;
 /// The available backends of the node's cgroup.
 pub(super) struct KernelBackends {
     memcg_v1: Option<MemcgV1>,
-    psi: Option<PsiTrigger>,
+    psi: Option<PsiWatch>,
     memory_events: Option<MemoryEventsWatch>,
     /// Whether `memory_events` reports charges too, and not only OOM kills.
     has_node_events: bool,
@@ -44,7 +44,7 @@ impl KernelBackends {
             }
             Version::V2 => {
                 let (psi, pressure) =
-                    open("pressure", psi::NAME, V2_REASON, refusal(psi::NAME), || PsiTrigger::open(group));
+                    open("pressure", psi::NAME, V2_REASON, refusal(psi::NAME), || PsiWatch::open(group));
                 let refused = refusal(memory_events::NAME);
                 let probe = || memory_events::probe(group);
                 let (node, limits) = open("limits", memory_events::NAME, V2_REASON, refused, probe);
@@ -95,15 +95,14 @@ impl KernelBackends {
         reports_kills: bool,
     ) -> Result<(), BackendInfo> {
         let Some(events) = &mut self.memory_events else { return Ok(()) };
-        let watched = match (reports_kills, self.has_node_events && !sees_every_charge) {
-            (false, _) => Watched::All,
-            (true, true) => Watched::Node,
+        let followed = match (reports_kills, self.has_node_events && !sees_every_charge) {
+            (false, _) => events.watch_all(tree),
+            (true, true) => events.watch_node(tree),
             (true, false) => {
                 release(events.clear());
                 return Ok(());
             }
         };
-        let followed = events.watch(tree, watched);
         followed.map_err(|error| fail(&mut self.memory_events, "limits", memory_events::NAME, &error))
     }
 
@@ -177,15 +176,15 @@ mod tests {
 
     use super::*;
 
-    fn backends_with(psi: PsiTrigger) -> KernelBackends {
+    fn backends_with(psi: PsiWatch) -> KernelBackends {
         KernelBackends { memcg_v1: None, psi: Some(psi), memory_events: None, has_node_events: false }
     }
 
     /// Returns a trigger whose other end is closed: the kernel reports an error, as for a removed cgroup.
-    fn broken_trigger() -> PsiTrigger {
+    fn broken_trigger() -> PsiWatch {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        PsiTrigger::of(OwnedFd::from(writer)).unwrap()
+        PsiWatch::of(OwnedFd::from(writer)).unwrap()
     }
 
     #[tokio::test]

@@ -7,11 +7,9 @@
 //! memory fills. A backend that fails is logged once, counted and replaced by the next one.
 
 mod bpf;
-mod disks;
 mod events;
 mod failover;
 mod kernel;
-mod kernel_kill;
 mod plan;
 
 use std::io;

@@ -1,6 +1,6 @@
 use eviction_core::engine::Engine;
 use eviction_core::fixture;
-use eviction_core::in_flight::{ApiPhase, Ended, ExecutorUpdate};
+use eviction_core::in_flight::{ApiPhase, EvictionEnd, ExecutorUpdate};
 use eviction_core::input::Event;
 use eviction_core::pod::Pod;
 use eviction_core::signal::{Resource, Signal};
@@ -158,7 +158,7 @@ fn an_expired_eviction_takes_no_place_of_those_in_flight() {
     }
     let (next, now_ns) = (target(16, 16, true, 0), 160 * SECOND);
     assert_eq!(limiter.kill(&next, now_ns), Err(KillRejection::Busy { in_flight: 16 }));
-    limiter.in_flight[0].ended = Some(Ended::Expired);
+    limiter.in_flight[0].ended = Some(EvictionEnd::Expired);
     limiter.kill(&next, now_ns).unwrap();
     let same_pod = target(17, 0, true, 0);
     assert_eq!(

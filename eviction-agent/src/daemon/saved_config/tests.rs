@@ -94,14 +94,14 @@ async fn at_a_start_only_another_policy_is_held_back() {
     assert_eq!(start(&before, false).await, "Kubelet", "there is no saved configuration");
     assert_eq!(start(&after, false).await, "Kubelet");
     // A response of the kubelet is saved, whether or not it makes another policy.
-    before.kubelet.effective = configz("imageMinimumGCAge", r#""1h""#);
+    before.configz = configz("imageMinimumGCAge", r#""1h""#);
     assert_eq!(start(&before, false).await, "Kubelet");
-    assert_eq!(saved_now(), saved(&before.policy, before.kubelet.effective.as_ref()));
-    after.kubelet.effective = configz("imageMinimumGCAge", r#""2h""#);
+    assert_eq!(saved_now(), saved(&before.policy, before.configz.as_ref()));
+    after.configz = configz("imageMinimumGCAge", r#""2h""#);
     assert_eq!(start(&after, false).await, "Kubelet");
-    assert_eq!(saved_now(), saved(&before.policy, after.kubelet.effective.as_ref()));
+    assert_eq!(saved_now(), saved(&before.policy, after.configz.as_ref()));
     assert_eq!(start(&after, true).await, "Enhanced", "--apply-config-now");
-    assert_eq!(saved_now(), saved(&after.policy, after.kubelet.effective.as_ref()));
+    assert_eq!(saved_now(), saved(&after.policy, after.configz.as_ref()));
 }
 
 #[tokio::test]

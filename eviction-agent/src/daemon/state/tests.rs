@@ -7,8 +7,8 @@ use super::*;
 use crate::daemon::rate_limit::RateLimitEntry;
 use eviction_core::condition::RaisedCondition;
 use eviction_core::eviction::{Basis, ExpectedRelease};
-use eviction_core::in_flight::{ApiPhase, Ended, InFlightEviction};
-use eviction_core::node_conditions::pressure::{PublishedCondition, Status};
+use eviction_core::in_flight::{ApiPhase, EvictionEnd, InFlightEviction};
+use eviction_core::node_conditions::{ConditionStatus, PublishedCondition};
 use eviction_core::pod::PodName;
 use eviction_core::pods::RateLimitKey;
 use eviction_core::protection::CountedEviction;
@@ -94,7 +94,10 @@ fn state() -> LoopState {
         rate_limits: vec![kill(16, 90), kill(15, 95), kill(17, 96)],
         decisions: 17,
         published: Some(NodeCondition::ALL.map(|condition| PublishedCondition {
-            status: if condition == NodeCondition::PidPressure { Status::True } else { Status::Unknown },
+            status: match condition {
+                NodeCondition::PidPressure => ConditionStatus::True,
+                _ => ConditionStatus::Unknown,
+            },
             since: (condition == NodeCondition::PidPressure).then(|| at(994)),
             hard_at: Some(at(995)),
         })),
@@ -139,7 +142,11 @@ fn evictions_of_another_action_are_not_restored() {
 
 #[test]
 fn the_result_of_an_eviction_is_persisted() {
-    for ended in [Ended::Terminated, Ended::Expired, Ended::Failed("2 processes outlive SIGKILL".into())] {
+    for ended in [
+        EvictionEnd::Terminated,
+        EvictionEnd::Expired,
+        EvictionEnd::Failed("2 processes outlive SIGKILL".into()),
+    ] {
         let mut state = state();
         state.engine.in_flight[0].ended = Some(ended);
         assert_eq!(read_bytes(&write_state(&state)).unwrap().state, state);
@@ -213,4 +220,148 @@ proptest! {
         spoiled[place] = byte;
         let _ = read_bytes(&spoiled);
     }
+}
+
+#[test]
+fn a_file_is_replaced_as_a_whole_and_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = StateFile::at(folder.path().join("not/yet/state.json"));
+    assert_eq!(file.read().unwrap(), None);
+    for bytes in [&b"one"[..], b"another", b""] {
+        file.write(bytes).unwrap();
+        assert_eq!(file.read().unwrap().as_deref(), Some(bytes));
+    }
+    let names = fs::read_dir(file.path.parent().unwrap()).unwrap().count();
+    assert_eq!(names, 1, "nothing is left beside it");
+    // A file that a kill in the middle has left does no harm.
+    fs::write(file.with_suffix(".new"), vec![b'x'; 100]).unwrap();
+    assert_eq!(file.read().unwrap().as_deref(), Some(&b""[..]));
+    file.write(b"next").unwrap();
+    assert_eq!(file.read().unwrap().as_deref(), Some(&b"next"[..]));
+}
+
+#[test]
+fn a_file_that_was_set_aside_is_not_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = StateFile::at(folder.path().join("state.json"));
+    for text in ["first", "second"] {
+        file.write(text.as_bytes()).unwrap();
+        let aside = file.set_aside().unwrap();
+        assert_eq!(fs::read_to_string(aside).unwrap(), text);
+        assert_eq!(file.read().unwrap(), None);
+    }
+}
+
+#[test]
+fn directories_pipes_and_oversized_files_are_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.json");
+    fs::create_dir(&path).unwrap();
+    assert!(StateFile::at(path.clone()).read().is_err());
+    assert!(StateFile::at(path.clone()).write(b"x").is_err());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "what was begun is cleared away");
+    let long = folder.path().join("long");
+    File::create(&long).unwrap().set_len(MAX_BYTES + 1).unwrap();
+    assert_eq!(StateFile::at(long).read().unwrap().as_deref(), Some(&b""[..]));
+    let pipe = folder.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    assert!(StateFile::at(pipe).read().is_err(), "without a wait");
+}
+
+#[test]
+fn a_failed_write_keeps_the_previous_content() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = StateFile::at(folder.path().join("state.json"));
+    file.write(b"good").unwrap();
+    // A link that another process has put there is not followed.
+    let other = folder.path().join("other");
+    fs::write(&other, "not ours").unwrap();
+    std::os::unix::fs::symlink(&other, file.with_suffix(".new")).unwrap();
+    assert!(file.write(b"better").is_err());
+    assert_eq!(fs::read_to_string(&other).unwrap(), "not ours");
+    assert_eq!(file.read().unwrap().as_deref(), Some(&b"good"[..]));
+    file.write(b"better").unwrap();
+    assert_eq!(file.read().unwrap().as_deref(), Some(&b"better"[..]));
+}
+
+fn writer(path: PathBuf) -> (Sender<LoopState>, StateWriter, DurableRevision) {
+    let identity =
+        Identity { boot_id: "b".into(), node: None, cgroup_root: "/".into(), action: "evict".into() };
+    let document = Document::new(identity, DecisionIds::of_this_start());
+    let metrics = Arc::new(Metrics::new("0", "0"));
+    let (sender, writer) = StateWriter::new(StateFile::at(path), document, &metrics).unwrap();
+    let written = writer.durable_revision();
+    (sender, writer, written)
+}
+
+fn numbered(number: u64) -> LoopState {
+    LoopState { number, decisions: number, ..LoopState::default() }
+}
+
+fn decisions(path: &Path) -> u64 {
+    let value: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    value["state"]["decisions"].as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn a_wait_ends_when_the_state_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.json");
+    let (mut sender, writer, mut written) = writer(path.clone());
+    let work = tokio::spawn(writer.run());
+    for number in 1..20 {
+        sender.send(numbered(number)).unwrap();
+        written.wait_for(number).await;
+        assert_eq!(decisions(&path), number);
+    }
+    // A state that is still in the channel is written before the end.
+    sender.send(numbered(20)).unwrap();
+    drop(sender);
+    work.await.unwrap().unwrap();
+    assert_eq!(decisions(&path), 20);
+    assert_eq!(written.metrics.state_writes.with(["late"]).get(), 0);
+}
+
+#[tokio::test]
+async fn a_wait_ends_when_the_write_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("file"), "").unwrap();
+    let (mut sender, writer, mut written) = writer(folder.path().join("file/state.json"));
+    let work = tokio::spawn(writer.run());
+    sender.send(numbered(1)).unwrap();
+    written.wait_for(1).await;
+    let of = |result| written.metrics.state_writes.with([result]).get();
+    assert_eq!((of("failed"), of("late")), (1, 0));
+    drop(sender);
+    work.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_failed_write_is_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let in_the_way = folder.path().join("file");
+    std::fs::write(&in_the_way, "").unwrap();
+    let path = in_the_way.join("state.json");
+    let (mut sender, mut writer, mut written) = writer(path.clone());
+    writer.retry_interval = Duration::from_millis(1);
+    let work = tokio::spawn(writer.run());
+    sender.send(numbered(1)).unwrap();
+    written.wait_for(1).await;
+    std::fs::remove_file(&in_the_way).unwrap();
+    while written.metrics.state_writes.with(["written"]).get() == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(decisions(&path), 1);
+    drop(sender);
+    work.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_hanging_write_delays_only_the_first_wait() {
+    // The writer does not run.
+    let (_sender, _writer, mut written) = writer(PathBuf::from("/nowhere"));
+    for number in 1..10 {
+        written.wait_for(number).await;
+    }
+    assert_eq!(written.metrics.state_writes.with(["late"]).get(), 1);
 }

@@ -1,7 +1,7 @@
 //! Starts the parts of the daemon.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use eviction_config::{ActionSettings, RecorderSettings, Server};
@@ -28,15 +28,15 @@ use crate::daemon::{VERSION, cluster, watch_signal};
 use crate::error::Failure;
 use crate::spsc::Receiver;
 use crate::telemetry::event_log::{self, Event};
-use crate::telemetry::exporter::{SignalFiles, TelemetryExporter};
-use crate::telemetry::health::{Health, Heartbeat};
+use crate::telemetry::exporter::{TelemetryExporter, signal_files};
+use crate::telemetry::health::Health;
 use crate::telemetry::http;
 use crate::telemetry::http::local::LocalSocket;
 use crate::telemetry::line_writer::LineWriter;
 use crate::telemetry::live::Live;
-use crate::telemetry::metrics::{Group, Metrics};
+use crate::telemetry::metrics::{MetricGroup, Metrics};
 use crate::telemetry::queue::TelemetryEvent;
-use crate::telemetry::recording::Header;
+use crate::telemetry::recording::SegmentHeader;
 use crate::telemetry::recording::recorder::{self, RecordingQueue, ReportQueue};
 use crate::telemetry::recording::writer::Limits;
 
@@ -78,7 +78,7 @@ impl Daemon {
         exporter.live = live.clone();
         (plan.recorder, exporter.recording) = recording(&plan, &metrics)?.unzip();
         let (events, receiver) = mpsc::channel(OWN_EVENTS);
-        let heartbeat = plan.heartbeat.clone();
+        let health = Arc::clone(&plan.health);
         // Kernel kill needs the watermarks of the machine.
         if plan.load.kernel_kill && plan.root.whole_machine {
             tokio::spawn(plan.watermarks.clone().refresh(plan.host.proc.clone()));
@@ -91,13 +91,12 @@ impl Daemon {
         let watched = client.as_ref().zip(session.as_ref());
         started.sources.extend(watched.map(|(client, session)| cluster::backend(client, session.name())));
 
-        let pods_known = AtomicBool::new(pods.are_known());
-        let health = Arc::new(Health { heartbeat: heartbeat.clone(), pods_known });
+        health.pods_known.store(pods.are_known(), Ordering::Relaxed);
         started.sources.iter().for_each(|source| exporter.backend(source));
         let clock = Clock::start();
         exporter.publish(clock.now().wall, Event::Started(started));
         let mut tasks = JoinSet::new();
-        let manager = start_watchdog(&mut tasks, heartbeat, control_loop.id, &metrics, timer);
+        let manager = start_watchdog(&mut tasks, Arc::clone(&health), control_loop.id, &metrics, timer);
         let state_writer = state_writer.map(|writer| tokio::spawn(write_state(writer)));
         let exporter = tokio::spawn(exporter.run(loop_events, receiver));
         if let Some((socket, live)) = socket.zip(live) {
@@ -135,14 +134,14 @@ impl Daemon {
 /// Notifies systemd that the control loop runs, and starts the watchdog for it.
 fn start_watchdog(
     tasks: &mut JoinSet<()>,
-    heartbeat: Heartbeat,
+    health: Arc<Health>,
     thread: Pid,
     metrics: &Arc<Metrics>,
     timer: Timer,
 ) -> Arc<ServiceManager> {
     let manager = Arc::new(ServiceManager::from_env());
     manager.notify("READY=1");
-    tasks.spawn(watchdog::watch(heartbeat, thread, Arc::clone(metrics), Arc::clone(&manager), timer));
+    tasks.spawn(watchdog::watch(health, thread, Arc::clone(metrics), Arc::clone(&manager), timer));
     manager
 }
 
@@ -153,10 +152,10 @@ async fn open_pods(
     plan: &Plan,
     metrics: &Metrics,
 ) -> Result<(Option<KubeSession>, PodSource, PodIndex), Failure> {
-    let ConfigurationFiles { in_cluster, caller, .. } = &options.configuration;
+    let ConfigurationFiles { in_cluster, node_name, .. } = &options.configuration;
     let (session, (pods, index)) = match client.filter(|_| *in_cluster) {
         Some(client) => {
-            let name = caller.node_name.as_deref();
+            let name = node_name.as_deref();
             let session = KubeSession::join(client.clone(), name, read_boot_id(), &plan.policy).await?;
             let pods = PodSource::watched(session.pods());
             (Some(session), pods)
@@ -199,7 +198,7 @@ fn exporter(
         .map_err(|error| Failure::because("start the thread that prints", &error))?;
     let metrics = Arc::clone(metrics);
     let mut exporter = TelemetryExporter::new(options.json_lines, printer, metrics, plan.names, events);
-    (exporter.node, exporter.files) = (node, SignalFiles::of(&plan.root, &plan.host.proc));
+    (exporter.node, exporter.files) = (node, signal_files(&plan.root, &plan.host.proc));
     exporter.pod_metrics = plan.configuration.agent.metrics.pods;
     Ok(exporter)
 }
@@ -218,18 +217,18 @@ fn recording(plan: &Plan, metrics: &Arc<Metrics>) -> Result<Option<(RecordingQue
     };
     let boot_id = read_boot_id().unwrap_or_default();
     let run = format!("{boot_id}/{}/{}", std::process::id(), mono_ns());
-    let header = Header { agent: VERSION.to_owned(), boot_id, run, segment: 0 };
+    let header = SegmentHeader { agent: VERSION.to_owned(), boot_id, run, segment: 0 };
     recorder::start(limits, header, Clock::start(), agent.action().is_dry(), metrics).map(Some)
 }
 
 /// Creates the metrics of the connection to the API server and of the watches.
 fn begin_kube_metrics(client: Option<&Client>, session: Option<&KubeSession>, metrics: &Metrics) {
     if client.is_some() {
-        metrics.with(Group::Api);
+        metrics.with(MetricGroup::Api);
         metrics.kube_api_up.set(1);
     }
     if session.is_some() {
-        metrics.with(Group::Watch);
+        metrics.with(MetricGroup::Watch);
         cluster::begin_watches(metrics);
     }
 }

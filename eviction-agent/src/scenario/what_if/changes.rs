@@ -62,7 +62,7 @@ impl Changes {
             }
         }
         let wrong = |text: &str| format!("the changed configuration is refused: {text}");
-        let kubelet = kubelet_policy(&kubelet).map_err(|error| wrong(&error.text))?;
+        let kubelet = kubelet_policy(&kubelet).map_err(|(_, error)| wrong(&error))?;
         let agent = parse_agent(&agent).map_err(|problems| wrong(&problems.to_string()))?;
         let kubelet_thresholds = recorded.kubelet_thresholds.clone();
         Ok(Policy { kubelet_thresholds, ..agent.over(kubelet) })

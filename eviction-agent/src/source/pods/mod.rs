@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -10,14 +9,10 @@ use serde_json::value::RawValue;
 
 use eviction_config::yaml;
 use eviction_core::pod as core;
-use eviction_kube::pods::{PodError, parse_pod, pod_of};
+use eviction_kube::pods::{parse_pod, pod_of};
 
 #[cfg(test)]
 mod tests;
-
-fn list_error(path: &str, cause: impl fmt::Display) -> PodError {
-    PodError { pod: String::new(), path: path.to_owned(), cause: cause.to_string() }
-}
 
 /// Reads a `v1` PodList, or a List of pods, from JSON or YAML. Each pod must have a name and a
 /// unique UID.
@@ -25,28 +20,24 @@ fn list_error(path: &str, cause: impl fmt::Display) -> PodError {
 /// # Errors
 /// If the text is not such a list, or the first error of each pod, on its own line.
 pub fn parse_pod_list(text: &[u8]) -> Result<Vec<core::Pod>, String> {
-    parse(text).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
-}
-
-fn parse(text: &[u8]) -> Result<Vec<core::Pod>, Vec<PodError>> {
-    let start = text.iter().find(|byte| !byte.is_ascii_whitespace());
-    let whole = |error: PodError| vec![error];
-    match start {
-        None => Err(whole(list_error("", "is empty"))),
+    match text.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        None => Err("is empty".to_owned()),
         Some(b'{') => {
-            let list: List<Box<RawValue>> = serde_json::from_slice(text)
-                .map_err(|error| whole(list_error("", format!("not JSON: {error}"))))?;
-            let items = list.items().map_err(whole)?;
-            collect(items.iter().map(|item| parse_pod(item.get().as_bytes())))
+            let list: PodList<Box<RawValue>> =
+                serde_json::from_slice(text).map_err(|error| format!("not JSON: {error}"))?;
+            collect(list.items()?.into_iter().map(|item| {
+                parse_pod(item.get().as_bytes()).map_err(|why| {
+                    let pod = serde_json::from_str::<Value>(item.get()).ok();
+                    (pod.as_ref().and_then(name_of), why)
+                })
+            }))
         }
         Some(_) => {
-            let text = std::str::from_utf8(text)
-                .map_err(|error| whole(list_error("", format!("not UTF-8 text: {error}"))))?;
-            let list: List<Value> = yaml::from_str(text).map_err(|cause| whole(list_error("", cause)))?;
-            let items = list.items().map_err(whole)?;
-            collect(items.into_iter().map(|mut item| {
+            let text = std::str::from_utf8(text).map_err(|error| format!("not UTF-8 text: {error}"))?;
+            let list: PodList<Value> = yaml::from_str(text)?;
+            collect(list.items()?.into_iter().map(|mut item| {
                 write_whole_numbers_as_integers(&mut item);
-                pod_of(&item)
+                pod_of(&item).map_err(|why| (name_of(&item), why))
             }))
         }
     }
@@ -54,47 +45,55 @@ fn parse(text: &[u8]) -> Result<Vec<core::Pod>, Vec<PodError>> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct List<T> {
+struct PodList<T> {
     api_version: Option<String>,
     kind: Option<String>,
     items: Option<Vec<T>>,
 }
 
-impl<T> List<T> {
-    fn items(self) -> Result<Vec<T>, PodError> {
+impl<T> PodList<T> {
+    fn items(self) -> Result<Vec<T>, String> {
         let version = self.api_version.unwrap_or_default();
         if version != "v1" {
-            let cause = format!("expected `v1`, found `{version}`");
-            return Err(list_error("apiVersion", cause));
+            return Err(format!("apiVersion: expected `v1`, found `{version}`"));
         }
         match self.kind.unwrap_or_default().as_str() {
             "PodList" | "List" => Ok(self.items.unwrap_or_default()),
-            other => Err(list_error("kind", format!("expected `PodList`, found `{other}`"))),
+            other => Err(format!("kind: expected `PodList`, found `{other}`")),
         }
     }
 }
 
-fn collect(pods: impl Iterator<Item = Result<core::Pod, PodError>>) -> Result<Vec<core::Pod>, Vec<PodError>> {
+/// Returns `namespace/name`, if the pod has a name.
+fn name_of(pod: &Value) -> Option<String> {
+    let metadata = pod.get("metadata")?;
+    let name = metadata.get("name")?.as_str().filter(|name| !name.is_empty())?;
+    let namespace = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();
+    Some(format!("{namespace}/{name}"))
+}
+
+/// Returns the pods, or the errors, each after the name of its pod or else its index.
+fn collect(
+    pods: impl Iterator<Item = Result<core::Pod, (Option<String>, String)>>,
+) -> Result<Vec<core::Pod>, String> {
     let mut valid: Vec<core::Pod> = Vec::new();
     let mut errors = Vec::new();
     let mut uids = BTreeSet::new();
     for (index, pod) in pods.enumerate() {
         match pod {
-            Ok(pod) if !uids.insert(pod.uid.clone()) => errors.push(PodError {
-                pod: format!("{}/{}", pod.namespace, pod.name),
-                path: "metadata.uid".to_owned(),
-                cause: format!("`{}` is that of another pod as well", pod.uid),
-            }),
+            Ok(pod) if !uids.insert(pod.uid.clone()) => {
+                let core::Pod { namespace, name, uid, .. } = pod;
+                let why = format!("metadata.uid: `{uid}` is that of another pod as well");
+                errors.push(format!("pod {namespace}/{name}: {why}"));
+            }
             Ok(pod) => valid.push(pod),
-            Err(mut error) => {
-                if error.pod.is_empty() {
-                    error.pod = format!("items[{index}]");
-                }
-                errors.push(error);
+            Err((name, why)) => {
+                let name = name.unwrap_or_else(|| format!("items[{index}]"));
+                errors.push(format!("pod {name}: {why}"));
             }
         }
     }
-    if errors.is_empty() { Ok(valid) } else { Err(errors) }
+    if errors.is_empty() { Ok(valid) } else { Err(errors.join("\n")) }
 }
 
 /// Turns whole floats into integers. YAML writes floats such as `1e9`, which are integers in JSON.

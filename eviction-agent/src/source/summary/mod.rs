@@ -10,8 +10,8 @@ use eviction_core::disk_layout::Parts;
 use eviction_core::nullable::{nullable, nullable_list};
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::{
-    ContainerStatValues, FsStats, MemoryDetail, MemoryStats, NodeStats, PodStatValues, ProcessStats,
-    Snapshot, VolumeStatValues,
+    ContainerStatValues, FsStats, FsUsage, MemoryDetail, MemoryStats, NodeStats, PodStatValues, ProcessStats,
+    Snapshot,
 };
 use eviction_node::fs::{
     ContainerStorage, DiskUsage, PodStorage, StorageRequest, StorageSample, SummaryFileSystems,
@@ -55,14 +55,6 @@ struct Runtime {
 struct PodMemory {
     working_set_bytes: Option<u64>,
     rss_bytes: Option<u64>,
-}
-
-/// What a pod or a container uses of a file system.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct FsUsage {
-    used_bytes: Option<u64>,
-    inodes_used: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -141,7 +133,7 @@ impl Summary {
                 snapshot.add_container(&container.name, container.values());
             }
             for volume in &pod.volume {
-                let values = VolumeStatValues { used: volume.used_bytes, inodes: volume.inodes_used };
+                let values = FsUsage { used: volume.used_bytes, inodes: volume.inodes_used };
                 snapshot.add_volume(&volume.name, values);
             }
         }
@@ -204,7 +196,7 @@ impl Pod {
             has_memory: self.memory.is_some(),
             memory_working_set: self.memory.and_then(|memory| memory.working_set_bytes),
             memory_anonymous: self.memory.and_then(|memory| memory.rss_bytes),
-            ephemeral_storage_used: self.ephemeral_storage.and_then(|fs| fs.used_bytes),
+            ephemeral_storage_used: self.ephemeral_storage.and_then(|fs| fs.used),
             process_count: self.process_stats.and_then(|stats| stats.process_count),
             bytes_elsewhere: self.bytes_elsewhere,
         }
@@ -213,7 +205,7 @@ impl Pod {
     /// Returns the storage on the node's disks. The Summary also has volumes that are elsewhere, like those of
     /// persistent volume claims.
     fn storage(&self, request: &StorageRequest) -> PodStorage {
-        let of = |fs: Option<FsUsage>| fs.and_then(|fs| disk_usage(fs.used_bytes, fs.inodes_used));
+        let of = |fs: Option<FsUsage>| fs.and_then(|fs| disk_usage(fs.used, fs.inodes));
         let volumes = self
             .volume
             .iter()
@@ -235,10 +227,10 @@ impl Container {
         let logs = self.logs.unwrap_or_default();
         ContainerStatValues {
             memory_working_set: self.memory.and_then(|memory| memory.working_set),
-            rootfs_used: rootfs.used_bytes,
-            rootfs_inodes: rootfs.inodes_used,
-            logs_used: logs.used_bytes,
-            logs_inodes: logs.inodes_used,
+            rootfs_used: rootfs.used,
+            rootfs_inodes: rootfs.inodes,
+            logs_used: logs.used,
+            logs_inodes: logs.inodes,
         }
     }
 }

@@ -65,7 +65,7 @@ impl fmt::Display for MemoryLimit {
 
 /// See [`super::Event::TaskAlarm`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct TaskAlarm {
+pub struct TaskAlarmEvent {
     pub alarm: &'static str,
     #[serde(flatten)]
     pub owner: CgroupOwner,
@@ -79,7 +79,7 @@ pub struct TaskAlarm {
     pub mono_ns: u64,
 }
 
-impl fmt::Display for TaskAlarm {
+impl fmt::Display for TaskAlarmEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.owner.fmt(f)?;
         let Self { pid, tasks, tasks_limit, .. } = self;
@@ -152,10 +152,15 @@ mod tests {
 
     #[test]
     fn task_alarm_line_names_the_process_and_the_number_of_tasks() {
-        let storm =
-            TaskAlarm { alarm: "fork_storm", pid: 7, tasks: 500, tasks_limit: 500, ..TaskAlarm::default() };
+        let storm = TaskAlarmEvent {
+            alarm: "fork_storm",
+            pid: 7,
+            tasks: 500,
+            tasks_limit: 500,
+            ..TaskAlarmEvent::default()
+        };
         assert_eq!(storm.to_string(), "an unknown cgroup (pid 7): fork storm, 500 new tasks within 100 ms");
-        let limit = TaskAlarm {
+        let limit = TaskAlarmEvent {
             alarm: "pids_limit",
             owner: CgroupOwner {
                 container: Some("main".into()),
@@ -167,7 +172,7 @@ mod tests {
             tasks_limit: 100,
             limit_scope: Some("pod"),
             forks_rejected: Some(3),
-            ..TaskAlarm::default()
+            ..TaskAlarmEvent::default()
         };
         assert_eq!(
             limit.to_string(),

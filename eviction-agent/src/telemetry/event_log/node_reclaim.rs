@@ -12,13 +12,13 @@ use eviction_cri::{ReclaimEnd, ReclaimReport, RemovedImage};
 
 use super::bounded;
 
-/// The values of [`NodeReclaim::result`].
+/// The values of [`NodeReclaimEvent::result`].
 pub(crate) const RESULTS: [&str; 6] =
     ["enough", "nothing_left", "listed", "timed_out", "failed", "left_to_kubelet"];
 
 /// See [`Event::NodeReclaim`](super::Event::NodeReclaim).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct NodeReclaim {
+pub struct NodeReclaimEvent {
     pub signal: &'static str,
     pub result: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -41,7 +41,7 @@ pub struct NodeReclaim {
     pub errors_omitted: usize,
 }
 
-impl NodeReclaim {
+impl NodeReclaimEvent {
     /// Returns the event of an attempt that has ended.
     pub(crate) fn ended(signal: Signal, report: ReclaimReport) -> Self {
         let ReclaimReport { end, mut images, mut containers, freed_bytes, errors, dry_run, took } = report;
@@ -97,7 +97,7 @@ impl NodeReclaim {
     }
 }
 
-impl fmt::Display for NodeReclaim {
+impl fmt::Display for NodeReclaimEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = |bytes: u64| display_bytes(bytes.into());
         write!(f, "node reclaim for {}: ", self.signal)?;
@@ -149,11 +149,11 @@ mod tests {
     fn dry_run_that_fails_has_removed_nothing() {
         for end in [ReclaimEnd::TimedOut, ReclaimEnd::Failed("why".to_owned())] {
             let report = ReclaimReport { dry_run: true, ..report(end) };
-            let event = NodeReclaim::ended(Signal::ImageFsAvailable, report);
+            let event = NodeReclaimEvent::ended(Signal::ImageFsAvailable, report);
             assert_eq!((event.image_count(), event.containers), (0, 0));
         }
         let report = ReclaimReport { dry_run: true, ..report(ReclaimEnd::Listed) };
-        let event = NodeReclaim::ended(Signal::ImageFsAvailable, report);
+        let event = NodeReclaimEvent::ended(Signal::ImageFsAvailable, report);
         assert_eq!((event.image_count(), event.containers), (70, 2));
     }
 
@@ -167,18 +167,18 @@ mod tests {
             ReclaimEnd::Failed("why".to_owned()),
         ];
         for end in ends {
-            let event = NodeReclaim::ended(Signal::ImageFsAvailable, report(end));
+            let event = NodeReclaimEvent::ended(Signal::ImageFsAvailable, report(end));
             assert!(RESULTS.contains(&event.result));
             assert_eq!((event.images.len(), event.images_omitted, event.image_count()), (64, 6, 70));
         }
-        let event = NodeReclaim::ended(Signal::ImageFsAvailable, report(ReclaimEnd::NothingLeft));
+        let event = NodeReclaimEvent::ended(Signal::ImageFsAvailable, report(ReclaimEnd::NothingLeft));
         assert_eq!(
             event.to_string(),
             "node reclaim for imagefs.available: nothing left, removed 70 images and 2 containers, \
              freed 70Mi in 250.00 ms: CRI RemoveImage: busy (Internal)"
         );
         let estimate = GarbageEstimate { unused_bytes: 3 << 30, deficit_bytes: 1 << 20 };
-        let left = NodeReclaim::left_to_kubelet(Signal::NodeFsAvailable, estimate);
+        let left = NodeReclaimEvent::left_to_kubelet(Signal::NodeFsAvailable, estimate);
         assert!(RESULTS.contains(&left.result));
         assert_eq!(
             left.to_string(),

@@ -10,7 +10,7 @@ use eviction_core::signal_filter::RejectedReading;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{ConfigChange, Event, PodRef, Threshold, bounded};
+use super::{ConfigChange, Event, PodRef, ThresholdEvent, bounded};
 
 /// What the events so far have reported.
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ impl ReportedStatus {
             let state = before.next(threshold.met.is_some(), is_known);
             self.thresholds.insert(key, state);
             if state != before {
-                let event = Threshold::of(threshold, evaluation, state, detected_by);
+                let event = ThresholdEvent::of(threshold, evaluation, state, detected_by);
                 events.push(Event::Threshold(event));
             }
         }

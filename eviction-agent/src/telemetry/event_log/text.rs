@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{
-    Backend, ConfigChange, Event, EvictionDecision, EvictionProgress, KernelKill, PodRef, Pods, Started,
-    Threshold,
+    Backend, ConfigChange, Event, EvictionDecision, EvictionProgress, KernelKillEvent, PodRef, PodsEvent,
+    Started, ThresholdEvent,
 };
 use eviction_core::units::display_bytes;
 
@@ -124,7 +124,7 @@ impl fmt::Display for ConfigChange {
     }
 }
 
-impl fmt::Display for Pods {
+impl fmt::Display for PodsEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { pods_known, with_cgroup, without_cgroup, unknown_cgroups, undecodable, error, .. } = self;
         if let Some(error) = error {
@@ -150,7 +150,7 @@ fn list(f: &mut fmt::Formatter<'_>, what: &str, items: &[impl ToString], omitted
     }
 }
 
-impl fmt::Display for Threshold {
+impl fmt::Display for ThresholdEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { signal, threshold, state, value, available, capacity: _, detected_by } = self;
         write!(f, "{threshold} threshold {signal} < {value} {state}")?;
@@ -197,7 +197,7 @@ impl fmt::Display for EvictionDecision {
     }
 }
 
-impl fmt::Display for KernelKill {
+impl fmt::Display for KernelKillEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, pod, pid, comm, signal, threshold_bytes, available, growth, .. } = self;
         let Self { armed_mono_ns, killed_mono_ns, received_mono_ns, .. } = self;

@@ -7,6 +7,7 @@ use eviction_core::units::Quantity;
 
 use super::TelemetryExporter;
 use crate::telemetry::event_log::{self, Event, PodRef, ThresholdStatus};
+use crate::telemetry::live::lock;
 use crate::telemetry::queue::DecisionEvent;
 use eviction_node::clock::Instant;
 
@@ -22,7 +23,7 @@ impl TelemetryExporter {
             recording.decision(&record);
         }
         if let (Some(evaluation), Some(live)) = (record.evaluation(), &self.live) {
-            live.lock().thresholds.clone_from(&evaluation.thresholds);
+            lock(live).thresholds.clone_from(&evaluation.thresholds);
         }
         self.export_status(&record);
         let clock = self.clock;
@@ -76,7 +77,7 @@ impl TelemetryExporter {
     }
 
     /// Records a Kubernetes Event for a threshold that is met or cleared.
-    fn threshold_event(&self, line: &event_log::Threshold, sampled: Instant) {
+    fn threshold_event(&self, line: &event_log::ThresholdEvent, sampled: Instant) {
         let is_known = line.state != ThresholdStatus::Unknown;
         if let Some(events) = self.events.as_ref().filter(|_| is_known) {
             let threshold = format!("{}/{}", line.signal, line.threshold);

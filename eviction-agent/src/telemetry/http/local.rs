@@ -8,7 +8,7 @@ use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +19,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::{response, serve_connections};
-use crate::telemetry::live::{ExplainError, Live};
+use crate::telemetry::live::{Live, lock};
 use crate::telemetry::metrics::Metrics;
 
 /// The maximum number of connections at a time.
@@ -73,7 +73,7 @@ impl LocalSocket {
     }
 
     /// Serves until dropped.
-    pub(crate) async fn serve(self, live: Live, metrics: Arc<Metrics>) {
+    pub(crate) async fn serve(self, live: Arc<Mutex<Live>>, metrics: Arc<Metrics>) {
         let listener = &self.listener;
         let accept = || async move {
             tokio::time::sleep(PAUSE).await;
@@ -99,7 +99,7 @@ fn is_allowed_peer(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == own)
 }
 
-fn respond(request: &Request<Incoming>, live: &Live, metrics: &Metrics) -> Response<Full<Bytes>> {
+fn respond(request: &Request<Incoming>, live: &Mutex<Live>, metrics: &Metrics) -> Response<Full<Bytes>> {
     if request.method() != Method::GET {
         return error_response(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here");
     }
@@ -109,8 +109,8 @@ fn respond(request: &Request<Incoming>, live: &Live, metrics: &Metrics) -> Respo
         pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next()
     };
     match request.uri().path() {
-        "/v1/state" => response(StatusCode::OK, JSON, live.state(metrics)),
-        "/v1/events" => match live.events(value("since").unwrap_or("0"), value("agent_start")) {
+        "/v1/state" => response(StatusCode::OK, JSON, lock(live).state(metrics)),
+        "/v1/events" => match lock(live).events(value("since").unwrap_or("0"), value("agent_start")) {
             Some(lines) => response(StatusCode::OK, "application/jsonl", lines),
             None => error_response(
                 StatusCode::BAD_REQUEST,
@@ -122,24 +122,14 @@ fn respond(request: &Request<Incoming>, live: &Live, metrics: &Metrics) -> Respo
             else {
                 return error_response(StatusCode::BAD_REQUEST, "signal: no such eviction signal");
             };
-            explain(live, value("pod"), signal)
+            match lock(live).explain(value("pod"), signal) {
+                Ok(explanation) => {
+                    response(StatusCode::OK, JSON, serde_json::to_vec(&explanation).unwrap_or_default())
+                }
+                Err((status, error)) => error_response(status, &error),
+            }
         }
         _ => error_response(StatusCode::NOT_FOUND, "/v1/state, /v1/events and /v1/explain are here"),
-    }
-}
-
-fn explain(live: &Live, pod: Option<&str>, signal: Signal) -> Response<Full<Bytes>> {
-    match live.explain(pod, signal) {
-        Ok(explanation) => {
-            response(StatusCode::OK, JSON, serde_json::to_vec(&explanation).unwrap_or_default())
-        }
-        Err(ExplainError::NotSampled) => {
-            error_response(StatusCode::SERVICE_UNAVAILABLE, "no pod was sampled yet")
-        }
-        Err(ExplainError::NoSuchPod(None)) => error_response(StatusCode::NOT_FOUND, "there is no pod"),
-        Err(ExplainError::NoSuchPod(Some(nearest))) => {
-            error_response(StatusCode::NOT_FOUND, &format!("no such pod; the nearest is {nearest}"))
-        }
     }
 }
 

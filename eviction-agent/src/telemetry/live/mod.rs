@@ -14,6 +14,7 @@ use eviction_core::record::{CandidateRecord, ThresholdRecord};
 use eviction_core::signal::Signal;
 use eviction_core::time::Timestamp;
 use eviction_node::clock::{Clock, mono_ns};
+use hyper::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
 use state::PodHistory;
@@ -25,12 +26,8 @@ use crate::telemetry::metrics::Metrics;
 const CACHED_NS: u64 = 250_000_000;
 
 /// The data that the exporter and the server share.
-#[derive(Clone, Debug)]
-pub(crate) struct Live(Arc<Mutex<LiveData>>);
-
-/// See [`Live`].
 #[derive(Debug)]
-pub(crate) struct LiveData {
+pub(crate) struct Live {
     clock: Clock,
     node: Option<String>,
     pub(crate) started: Option<Started>,
@@ -43,18 +40,9 @@ pub(crate) struct LiveData {
     cached: Option<(u64, Bytes)>,
 }
 
-/// The reason why a request cannot be answered.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum ExplainError {
-    /// The pods were not sampled yet.
-    NotSampled,
-    /// The pod does not exist. The most similar name, if there is one.
-    NoSuchPod(Option<String>),
-}
-
 /// The response of `/v1/explain`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Explanation {
+pub(crate) struct RankExplanation {
     signal: Signal,
     at: Timestamp,
     /// The rank of the pod among the pods that may be evicted, from 1.
@@ -65,11 +53,16 @@ pub(crate) struct Explanation {
     candidate: CandidateRecord,
 }
 
+/// Locks the shared data.
+pub(crate) fn lock(live: &Mutex<Live>) -> MutexGuard<'_, Live> {
+    live.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Live {
-    pub(crate) fn new(node: Option<String>) -> Self {
+    pub(crate) fn new(node: Option<String>) -> Arc<Mutex<Self>> {
         let clock = Clock::start();
         let agent_start = clock.now().wall.as_millisecond();
-        Self(Arc::new(Mutex::new(LiveData {
+        Arc::new(Mutex::new(Self {
             clock,
             node,
             started: None,
@@ -77,23 +70,19 @@ impl Live {
             pods: PodHistory::default(),
             thresholds: Vec::new(),
             cached: None,
-        })))
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, LiveData> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }))
     }
 
     /// Returns the state as JSON.
-    pub(crate) fn state(&self, metrics: &Metrics) -> Bytes {
-        let (mut inner, now) = (self.lock(), mono_ns());
-        if let Some((made, bytes)) = &inner.cached
+    pub(crate) fn state(&mut self, metrics: &Metrics) -> Bytes {
+        let now = mono_ns();
+        if let Some((made, bytes)) = &self.cached
             && now.saturating_sub(*made) < CACHED_NS
         {
             return bytes.clone();
         }
-        let bytes = Bytes::from(serde_json::to_vec(&inner.state(metrics)).unwrap_or_default());
-        inner.cached = Some((now, bytes.clone()));
+        let bytes = Bytes::from(serde_json::to_vec(&self.node_state(metrics)).unwrap_or_default());
+        self.cached = Some((now, bytes.clone()));
         bytes
     }
 
@@ -101,8 +90,7 @@ impl Live {
     /// number is of another agent by its start, returns all lines. Returns `None` if `since` is neither a number nor
     /// a time.
     pub(crate) fn events(&self, since: &str, agent_start: Option<&str>) -> Option<String> {
-        let inner = self.lock();
-        let events = &inner.events;
+        let events = &self.events;
         let is_of_other_agent = agent_start.is_some_and(|it| it.parse::<i64>() != Ok(events.agent_start));
         match (since.parse::<u64>(), since.parse::<Timestamp>()) {
             (Ok(seq), _) => Some(events.after(if is_of_other_agent { 0 } else { seq })),
@@ -112,11 +100,16 @@ impl Live {
     }
 
     /// Explains the rank of a pod, or of the first pod if `pod` is `None`. `pod` is `namespace/name` or a name.
-    pub(crate) fn explain(&self, pod: Option<&str>, signal: Signal) -> Result<Explanation, ExplainError> {
-        let (sample, clock) = {
-            let inner = self.lock();
-            (inner.pods.newest().cloned().ok_or(ExplainError::NotSampled)?, inner.clock)
-        };
+    ///
+    /// # Errors
+    /// The status and the text of the response if there is no such pod, or no pod was sampled yet.
+    pub(crate) fn explain(
+        &self,
+        pod: Option<&str>,
+        signal: Signal,
+    ) -> Result<RankExplanation, (StatusCode, String)> {
+        let not_sampled = || (StatusCode::SERVICE_UNAVAILABLE, "no pod was sampled yet".to_owned());
+        let sample = self.pods.newest().ok_or_else(not_sampled)?;
         let ranking = sample.ranking(signal);
         let index = match pod {
             Some(wanted) => ranking.iter().position(|it| it.pod.matches(wanted)),
@@ -126,11 +119,15 @@ impl Live {
         };
         let Some(index) = index else {
             let names = ranking.iter().map(|it| it.pod.to_string());
-            return Err(ExplainError::NoSuchPod(nearest_name(pod.unwrap_or_default(), names)));
+            let error = match nearest_name(pod.unwrap_or_default(), names) {
+                Some(nearest) => format!("no such pod; the nearest is {nearest}"),
+                None => "there is no pod".to_owned(),
+            };
+            return Err((StatusCode::NOT_FOUND, error));
         };
-        Ok(Explanation {
+        Ok(RankExplanation {
             signal,
-            at: clock.shown(sample.at),
+            at: self.clock.shown(sample.at),
             rank: ranking[index].rank,
             pods: ranking.iter().filter_map(|it| it.rank).count(),
             lines: explain_rank(signal, &ranking, index),

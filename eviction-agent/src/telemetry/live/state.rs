@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use eviction_core::explain::forecast;
 use eviction_core::pods::{KnownPod, memory_limit};
+use eviction_core::policy::preferences::PsiKind;
 use eviction_core::reading::Reading;
 use eviction_core::record::{CandidateRecord, PodSample, ThresholdRecord};
 use eviction_core::signal::{Resource, Signal};
@@ -14,9 +15,9 @@ use eviction_core::time::Timestamp;
 use eviction_node::psi::parse_pressure;
 use serde::{Deserialize, Serialize};
 
-use super::LiveData;
+use super::Live;
 use crate::telemetry::metrics::{Family, Label, Metrics, OptionalGauge};
-use crate::telemetry::pod_rates::pod_labels;
+use crate::telemetry::pod_metrics::pod_labels;
 
 /// The version of the response. It is increased when a field is renamed or removed, or changes its
 /// meaning.
@@ -125,8 +126,8 @@ pub struct ContainerState {
     pub disk_usage: Option<u64>,
 }
 
-impl LiveData {
-    pub(super) fn state(&self, metrics: &Metrics) -> NodeState {
+impl Live {
+    pub(super) fn node_state(&self, metrics: &Metrics) -> NodeState {
         let (pods, pods_omitted) = self.pods.states();
         let started = self.started.as_ref();
         let text = |of: Option<&str>| of.unwrap_or_default().to_owned();
@@ -288,8 +289,9 @@ fn sum(values: impl IntoIterator<Item = Option<u64>>) -> Option<u64> {
 }
 
 fn memory_pressure() -> Option<MemoryPressure> {
-    let pressure = parse_pressure(&std::fs::read("/proc/pressure/memory").ok()?);
-    MemoryPressure::of(pressure.some.avg10, pressure.full.avg10)
+    let text = std::fs::read("/proc/pressure/memory").ok()?;
+    let share = |kind| parse_pressure(&text, kind).avg10;
+    MemoryPressure::of(share(PsiKind::Some), share(PsiKind::Full))
 }
 
 impl MemoryPressure {

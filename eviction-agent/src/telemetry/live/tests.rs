@@ -27,20 +27,20 @@ fn of(memory: &str) -> Resources {
     eviction_core::fixture::requests(&[("memory", memory)])
 }
 
-fn state(live: &Live, metrics: &Metrics) -> NodeState {
-    live.lock().cached = None;
-    serde_json::from_slice(&live.state(metrics)).unwrap()
+fn state(live: &Mutex<Live>, metrics: &Metrics) -> NodeState {
+    lock(live).cached = None;
+    serde_json::from_slice(&lock(live).state(metrics)).unwrap()
 }
 
 #[test]
 fn pods_are_in_eviction_order_with_their_growth_rate() {
     let (live, metrics) = (Live::new(Some("worker-1".to_owned())), Metrics::new("0", "0"));
     assert_eq!(state(&live, &metrics).pods_at, None);
-    live.lock().pods.push(sample_of(0, &[("a", 100, "10Mi"), ("b", 200, "10Mi")]));
+    lock(&live).pods.push(sample_of(0, &[("a", 100, "10Mi"), ("b", 200, "10Mi")]));
     assert_eq!(state(&live, &metrics).pods[0].usage_per_second, None, "one sample shows no growth");
     for second in 1..=12 {
         let used = 100 + 20 * u64::try_from(second).unwrap();
-        live.lock().pods.push(sample_of(second, &[("a", used, "10Mi"), ("b", 200, "10Mi"), ("c", 5, "9Mi")]));
+        lock(&live).pods.push(sample_of(second, &[("a", used, "10Mi"), ("b", 200, "10Mi"), ("c", 5, "9Mi")]));
     }
     let state = state(&live, &metrics);
     let names: Vec<_> = state.pods.iter().map(|pod| (&*pod.pod, pod.rank)).collect();
@@ -60,7 +60,7 @@ fn at_most_1000_pods_are_listed() {
     let (live, metrics) = (Live::new(None), Metrics::new("0", "0"));
     let names: Vec<String> = (0..1200).map(|number| format!("{number:04}")).collect();
     let pods: Vec<_> = names.iter().map(|name| (&**name, 1, "1Mi")).collect();
-    live.lock().pods.push(sample_of(0, &pods));
+    lock(&live).pods.push(sample_of(0, &pods));
     let state = state(&live, &metrics);
     assert_eq!((state.pods.len(), state.pods_omitted), (1000, 200));
 }
@@ -68,18 +68,18 @@ fn at_most_1000_pods_are_listed() {
 #[test]
 fn state_response_is_cached_between_requests() {
     let (live, metrics) = (Live::new(None), Metrics::new("0", "0"));
-    let first = live.state(&metrics);
-    live.lock().pods.push(sample_of(0, &[("a", 1, "1Mi")]));
-    let second = live.state(&metrics);
+    let first = lock(&live).state(&metrics);
+    lock(&live).pods.push(sample_of(0, &[("a", 1, "1Mi")]));
+    let second = lock(&live).state(&metrics);
     assert_eq!(first.as_ptr(), second.as_ptr());
 }
 
 #[test]
 fn explain_finds_a_pod_by_name_or_takes_the_first_one() {
     let live = Live::new(None);
-    let explain = |pod| live.explain(pod, Signal::MemoryAvailable);
-    assert_eq!(explain(None).unwrap_err(), ExplainError::NotSampled);
-    live.lock().pods.push(sample_of(0, &[("a", 100, "10Mi"), ("b", 200, "10Mi")]));
+    let explain = |pod| lock(&live).explain(pod, Signal::MemoryAvailable);
+    assert_eq!(explain(None).unwrap_err().0, StatusCode::SERVICE_UNAVAILABLE);
+    lock(&live).pods.push(sample_of(0, &[("a", 100, "10Mi"), ("b", 200, "10Mi")]));
     assert_eq!(
         explain(None).unwrap().lines[0],
         "default/pod-b is evicted first for memory.available: rank 1 of 2"
@@ -93,8 +93,8 @@ fn explain_finds_a_pod_by_name_or_takes_the_first_one() {
             explanation.lines
         );
     }
-    let nearest = ExplainError::NoSuchPod(Some("default/pod-a".to_owned()));
-    assert_eq!(explain(Some("shop/pod-aa")).unwrap_err(), nearest);
+    let error = explain(Some("shop/pod-aa")).unwrap_err();
+    assert_eq!(error, (StatusCode::NOT_FOUND, "no such pod; the nearest is default/pod-a".to_owned()));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Family, Metrics, SecondsCounter, unix_now};
+use eviction_core::policy::preferences::PsiKind;
 use eviction_core::reading::Reading;
 use eviction_node::psi::{PsiLine, parse_pressure};
 
@@ -13,11 +14,10 @@ impl Metrics {
     pub(super) fn read_pressure(&self, folder: &Path) {
         for resource in ["cpu", "io", "memory"] {
             let text = std::fs::read(folder.join(resource)).unwrap_or_default();
-            let pressure = parse_pressure(&text);
-            set(&self.pressure_waiting, resource, pressure.some);
+            set_stall(&self.pressure_waiting, resource, parse_pressure(&text, PsiKind::Some));
             // The kernel defines no full stall of the machine for the CPU, and writes 0.
             if resource != "cpu" {
-                set(&self.pressure_stalled, resource, pressure.full);
+                set_stall(&self.pressure_stalled, resource, parse_pressure(&text, PsiKind::Full));
             }
         }
     }
@@ -36,7 +36,7 @@ impl Metrics {
     }
 }
 
-fn set(family: &Family<1, SecondsCounter>, resource: &'static str, stall: PsiLine) {
+fn set_stall(family: &Family<1, SecondsCounter>, resource: &'static str, stall: PsiLine) {
     match stall.total_us {
         Reading::Known(total) => {
             // The kernel counts since boot. With a later creation time, all of the value would count as
@@ -63,9 +63,10 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::telemetry::metrics::Form;
 
     fn samples(metrics: &Metrics) -> Vec<String> {
-        let text = metrics.encode(super::super::Form::OpenMetrics).unwrap();
+        let text = metrics.encode(Form::OpenMetrics).unwrap();
         let lines = text.lines().filter_map(|line| line.strip_prefix("eviction_agent_pressure_"));
         lines.map(str::to_owned).collect()
     }

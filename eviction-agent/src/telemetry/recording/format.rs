@@ -1,24 +1,25 @@
 //! The format of frames: `kind u8, length u32, crc32 u32, payload`, little endian. The checksum covers kind,
-//! length and payload.
+//! length and payload. Pods are JSON in the form of the API.
 
-use std::io::{self, Read};
+use serde_json::{Value, json};
 
-use serde::Serialize;
+use eviction_core::pod::{Container, Owner, Pod, Volume};
 
 use super::VERSION;
 
 /// The first bytes of each segment. The version follows as a `u16`.
-const MAGIC: [u8; 6] = *b"EVREC\0";
+pub(super) const MAGIC: [u8; 6] = *b"EVREC\0";
 
 /// The maximum length of a payload in bytes: more than the pods of a node with ten thousand pods.
-const MAX_PAYLOAD: u32 = 64 << 20;
+pub(super) const MAX_PAYLOAD: u32 = 64 << 20;
 
-const HEAD: usize = 9;
+/// The length of a frame without its payload, in bytes.
+pub(super) const HEAD: usize = 9;
 
 /// The content of a frame: JSON, except for the pods of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// [`Header`](super::Header), the first frame of a segment.
+pub(super) enum FrameKind {
+    /// [`SegmentHeader`](super::SegmentHeader), the first frame of a segment.
     Header = 1,
     /// [`Key`](super::Key).
     Key = 2,
@@ -42,8 +43,8 @@ pub(super) enum Kind {
     Usage = 11,
 }
 
-impl Kind {
-    const ALL: [Self; 11] = [
+impl FrameKind {
+    pub(super) const ALL: [Self; 11] = [
         Self::Header,
         Self::Key,
         Self::Pods,
@@ -56,38 +57,6 @@ impl Kind {
         Self::Reclaimed,
         Self::Usage,
     ];
-}
-
-/// The reason why a segment cannot be read to its end. In JSON it is its text.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(transparent)]
-pub struct SegmentError {
-    /// The position and the reason.
-    pub text: String,
-    /// Whether the segment ends within a frame, as a killed agent leaves it.
-    #[serde(skip)]
-    pub is_cut: bool,
-}
-
-impl SegmentError {
-    pub(super) fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), is_cut: false }
-    }
-
-    fn cut(at: u64) -> Self {
-        Self { text: format!("cut off after byte {at}"), is_cut: true }
-    }
-
-    /// Returns the error of a frame that ends or begins at this byte.
-    pub(super) fn damaged(at: u64, why: &str) -> Self {
-        Self::new(format!("damaged at byte {at}: {why}"))
-    }
-}
-
-impl From<io::Error> for SegmentError {
-    fn from(error: io::Error) -> Self {
-        Self::new(error.to_string())
-    }
 }
 
 /// Returns the first bytes of a segment.
@@ -114,75 +83,77 @@ pub fn frame_of(kind: u8, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-fn checksum(head: &[u8], payload: &[u8]) -> u32 {
+/// Returns the checksum of a frame. `head`: its kind and length.
+pub(super) fn checksum(head: &[u8], payload: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(head);
     hasher.update(payload);
     hasher.finalize()
 }
 
-/// Reads frames one after the other.
-pub(super) struct Frames<R> {
-    source: R,
-    /// The position after the last whole frame, in bytes.
-    pub(super) at: u64,
-    payload: Vec<u8>,
+/// Returns a pod as JSON in the form of the API, with the fields that decide whether and when it is evicted:
+/// without tolerations, conditions and ended containers.
+pub(crate) fn pod_json(pod: &Pod) -> Value {
+    let Pod {
+        uid,
+        name,
+        namespace,
+        generation,
+        labels,
+        annotations,
+        owner,
+        priority,
+        priority_class,
+        termination_grace_period_seconds,
+        containers,
+        init_containers,
+        resources,
+        overhead,
+        volumes,
+        tolerations: _,
+        qos_class,
+        container_ids,
+        start_time,
+        conditions: _,
+        reason,
+        ended: _,
+        images: _,
+        finished: _,
+    } = pod;
+    let owners = owner
+        .iter()
+        .map(|Owner { kind, name, uid }| json!({"kind": kind, "name": name, "uid": uid, "controller": true}));
+    let statuses =
+        container_ids.iter().map(|(id, name)| json!({"name": name, "containerID": format!("id://{id}")}));
+    json!({
+        "metadata": {
+            "uid": uid, "name": name, "namespace": namespace, "generation": generation,
+            "labels": labels, "annotations": annotations, "ownerReferences": owners.collect::<Vec<_>>(),
+        },
+        "spec": {
+            "priority": priority, "priorityClassName": priority_class,
+            "terminationGracePeriodSeconds": termination_grace_period_seconds,
+            "containers": containers.iter().map(container).collect::<Vec<_>>(),
+            "initContainers": init_containers.iter().map(container).collect::<Vec<_>>(),
+            "resources": resources,
+            "overhead": overhead,
+            "volumes": volumes.iter().map(volume).collect::<Vec<_>>(),
+        },
+        "status": {
+            "qosClass": qos_class, "reason": reason, "startTime": start_time,
+            "containerStatuses": statuses.collect::<Vec<_>>(),
+        },
+    })
 }
 
-impl<R: Read> Frames<R> {
-    /// # Errors
-    /// If the source is not a recording, or one of another version.
-    pub(super) fn open(mut source: R) -> Result<Self, SegmentError> {
-        let mut head = [0; 8];
-        match read_up_to(&mut source, &mut head)? {
-            8 if head[..6] == MAGIC => {}
-            read if read < 8 && MAGIC.starts_with(&head[..read.min(6)]) => return Err(SegmentError::cut(0)),
-            _ => return Err(SegmentError::new("not a recording")),
-        }
-        match u16::from_le_bytes([head[6], head[7]]) {
-            VERSION => Ok(Self { source, at: 8, payload: Vec::new() }),
-            other => Err(SegmentError::new(format!(
-                "format version {other} is not supported, this program reads version {VERSION}"
-            ))),
-        }
-    }
-
-    /// Returns the next frame, or `None` at the end. After an error nothing more can be read. Frames of
-    /// unknown kinds are skipped.
-    pub(super) fn next(&mut self) -> Result<Option<(Kind, &[u8])>, SegmentError> {
-        let kind = loop {
-            let mut head = [0; HEAD];
-            match read_up_to(&mut self.source, &mut head)? {
-                0 => return Ok(None),
-                HEAD => {}
-                _ => return Err(SegmentError::cut(self.at)),
-            }
-            let number = |from: usize| {
-                u32::from_le_bytes([head[from], head[from + 1], head[from + 2], head[from + 3]])
-            };
-            let (length, sum) = (number(1), number(5));
-            if length > MAX_PAYLOAD {
-                return Err(SegmentError::damaged(self.at, "a frame is too long"));
-            }
-            self.payload.clear();
-            let read = (&mut self.source).take(length.into()).read_to_end(&mut self.payload)?;
-            if read < length as usize {
-                return Err(SegmentError::cut(self.at));
-            }
-            if checksum(&head[..5], &self.payload) != sum {
-                return Err(SegmentError::damaged(self.at, "a checksum is wrong"));
-            }
-            self.at += (HEAD + read) as u64;
-            if let Some(kind) = Kind::ALL.into_iter().find(|kind| *kind as u8 == head[0]) {
-                break kind;
-            }
-        };
-        Ok(Some((kind, &self.payload)))
-    }
+fn container(Container { name, resources, restartable }: &Container) -> Value {
+    json!({"name": name, "resources": resources, "restartPolicy": restartable.then_some("Always")})
 }
 
-/// Reads until the buffer is full or the source ends. Returns the number of bytes.
-fn read_up_to(source: &mut impl Read, mut buffer: &mut [u8]) -> io::Result<usize> {
-    let length = buffer.len() as u64;
-    io::copy(&mut source.take(length), &mut buffer).map(|read| read as usize)
+fn volume(Volume { name, host_path, git_repo, config_map, empty_dir }: &Volume) -> Value {
+    let is_there = |is_there: bool| is_there.then(|| json!({}));
+    json!({
+        "name": name, "hostPath": is_there(*host_path), "gitRepo": is_there(*git_repo),
+        "configMap": is_there(*config_map), "emptyDir": empty_dir,
+    })
 }

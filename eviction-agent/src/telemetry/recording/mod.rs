@@ -5,9 +5,7 @@
 //! [`Key`], which is all that an engine needs to continue from there. `docs/recordings.md` describes the
 //! format.
 
-pub mod excerpt;
 pub mod format;
-pub(crate) mod pods;
 pub mod reader;
 pub(crate) mod recorder;
 mod sample;
@@ -33,7 +31,7 @@ pub const VERSION: u16 = 4;
 /// The header of a segment, which identifies its recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Header {
+pub struct SegmentHeader {
     /// The version of the agent that wrote it.
     pub agent: String,
     /// The content of `/proc/sys/kernel/random/boot_id`.

@@ -20,10 +20,10 @@ use prometheus_client::metrics::counter::Counter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::writer::{Limits, Writer};
-use super::{Header, Key, Recorded};
+use super::{Key, Recorded, SegmentHeader};
 use crate::error::Failure;
 use crate::spsc::{Receiver, Sender, channel};
-use crate::telemetry::metrics::{Group, Metrics};
+use crate::telemetry::metrics::{MetricGroup, Metrics};
 
 /// The maximum number of inputs that wait for the recorder.
 const INPUTS: usize = 512;
@@ -144,14 +144,14 @@ const LIMIT_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// If the directory cannot be used, or another agent records there.
 pub(crate) fn start(
     limits: Limits,
-    header: Header,
+    header: SegmentHeader,
     clock: Clock,
     dry_run: bool,
     metrics: &Arc<Metrics>,
 ) -> Result<(RecordingQueue, ReportQueue), Failure> {
     let directory = limits.directory.display().to_string();
     let failed = |error: io::Error| Failure::because(format!("record in {directory}"), &error);
-    metrics.with(Group::Recorder);
+    metrics.with(MetricGroup::Recorder);
     let writer = Writer::open(limits, header).map_err(failed)?;
     let (queue, inputs) = channel(INPUTS).map_err(failed)?;
     let (mut buffers, returned) = channel(SAMPLES).map_err(failed)?;

@@ -4,9 +4,7 @@
 //! each is written as its difference to the number at the same place there, and unchanged numbers are only counted.
 //! The same functions serve both directions: they pass each number to a closure, which writes or replaces it.
 
-use eviction_core::snapshot::{
-    ContainerStatValues, NodeStats, PodStatValues, PodStats, Snapshot, VolumeStatValues,
-};
+use eviction_core::snapshot::{ContainerStatValues, FsUsage, NodeStats, PodStatValues, PodStats, Snapshot};
 use eviction_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Deserializer;
@@ -44,7 +42,7 @@ impl PodNames {
 #[derive(Debug, Default)]
 pub(super) struct Codec {
     names: Vec<PodNames>,
-    numbers: Vec<u64>,
+    numbers: Numbers,
 }
 
 impl Codec {
@@ -61,7 +59,7 @@ impl Codec {
     /// Sets the names of the next samples.
     pub(super) fn set_names(&mut self, names: Vec<PodNames>) {
         self.names = names;
-        self.numbers.clear();
+        self.numbers.before.clear();
     }
 
     /// Appends a sample. Small changes of pods are left out if that is wanted.
@@ -73,15 +71,15 @@ impl Codec {
         out: &mut Vec<u8>,
     ) -> serde_json::Result<()> {
         serde_json::to_writer(&mut *out, &(at, &snapshot.node))?;
-        let mut writer =
-            NumberWriter { before: &mut self.numbers, index: 0, unchanged: 0, out, skips_small_changes };
-        let mut write = |number: &mut u64, is_bytes| writer.write(*number, is_bytes);
+        self.numbers.start();
+        let mut write =
+            |number: &mut u64, is_bytes| self.numbers.write(*number, is_bytes && skips_small_changes, out);
         for pod in snapshot.pods() {
             pod_values(&mut pod.values(), &mut write);
             pod.containers().for_each(|(_, mut values)| container_values(&mut values, &mut write));
             pod.volumes().for_each(|(_, mut values)| volume_values(&mut values, &mut write));
         }
-        writer.end_run();
+        self.numbers.end_run(out);
         Ok(())
     }
 
@@ -89,15 +87,18 @@ impl Codec {
     pub(super) fn read(&mut self, payload: &[u8]) -> Result<(Timestamp, Snapshot), String> {
         let mut node = Deserializer::from_slice(payload).into_iter::<(Timestamp, NodeStats)>();
         let read = node.next().ok_or("an empty sample")?;
-        let rest = payload.get(node.byte_offset()..).unwrap_or_default();
+        let mut rest = payload.get(node.byte_offset()..).unwrap_or_default();
         let (at, node) = read.map_err(|error| error.to_string())?;
         let mut snapshot = Snapshot::of_node(node);
         if rest.is_empty() {
             return Ok((at, snapshot));
         }
-        let before = &mut self.numbers;
-        let mut reader = NumberReader { before, index: 0, unchanged: 0, rest, is_short: false };
-        let mut read = |number: &mut u64, _| *number = reader.read();
+        self.numbers.start();
+        let mut is_short = false;
+        let mut read = |number: &mut u64, _| match self.numbers.read(&mut rest) {
+            Some(read) => *number = read,
+            None => is_short = true,
+        };
         for PodNames { uid, containers, volumes } in &self.names {
             let mut values = PodStatValues::default();
             pod_values(&mut values, &mut read);
@@ -108,15 +109,15 @@ impl Codec {
                 snapshot.add_container(name, values);
             }
             for name in volumes {
-                let mut values = VolumeStatValues::default();
+                let mut values = FsUsage::default();
                 volume_values(&mut values, &mut read);
                 snapshot.add_volume(name, values);
             }
         }
-        match reader {
-            NumberReader { is_short: false, unchanged: 0, rest: [], .. } => Ok((at, snapshot)),
-            _ => Err("a sample does not fit its names".to_owned()),
+        if is_short || self.numbers.unchanged > 0 || !rest.is_empty() {
+            return Err("a sample does not fit its names".to_owned());
         }
+        Ok((at, snapshot))
     }
 }
 
@@ -143,7 +144,7 @@ fn container_values(values: &mut ContainerStatValues, visit: &mut impl FnMut(&mu
     [rootfs_inodes, logs_inodes].into_iter().for_each(|it| option(it, false, visit));
 }
 
-fn volume_values(values: &mut VolumeStatValues, visit: &mut impl FnMut(&mut u64, bool)) {
+fn volume_values(values: &mut FsUsage, visit: &mut impl FnMut(&mut u64, bool)) {
     option(&mut values.used, true, visit);
     option(&mut values.inodes, false, visit);
 }
@@ -163,48 +164,73 @@ fn option(value: &mut Option<u64>, is_bytes: bool, visit: &mut impl FnMut(&mut u
     *value = is_some.then_some(number);
 }
 
-/// Writes numbers as differences to those of the previous sample.
-struct NumberWriter<'a> {
-    before: &'a mut Vec<u64>,
+/// The numbers of the previous sample, to which those of the next one are differences.
+#[derive(Debug, Default)]
+struct Numbers {
+    before: Vec<u64>,
+    /// The index of the next number.
     index: usize,
-    /// The number of unchanged values that are not written yet.
+    /// The number of unchanged values that are not written yet, or that were read and not used yet.
     unchanged: u64,
-    out: &'a mut Vec<u8>,
-    skips_small_changes: bool,
 }
 
-impl NumberWriter<'_> {
-    fn write(&mut self, number: u64, is_bytes: bool) {
+impl Numbers {
+    /// Starts a sample.
+    fn start(&mut self) {
+        (self.index, self.unchanged) = (0, 0);
+    }
+
+    /// Returns the number at this place in the previous sample, and goes on to the next place.
+    fn next(&mut self) -> &mut u64 {
         if self.index == self.before.len() {
             self.before.push(0);
         }
-        let before = &mut self.before[self.index];
         self.index += 1;
+        &mut self.before[self.index - 1]
+    }
+
+    /// Writes a number. `skips_small_change`: a small change counts as none.
+    fn write(&mut self, number: u64, skips_small_change: bool, out: &mut Vec<u8>) {
+        let before = self.next();
         let is_small = || number.abs_diff(*before) <= MIN_CHANGE_BYTES.max(*before / 100);
-        if number == *before
-            || (self.skips_small_changes && is_bytes && *before > 0 && number > 0 && is_small())
-        {
+        if number == *before || (skips_small_change && *before > 0 && number > 0 && is_small()) {
             self.unchanged += 1;
             return;
         }
         let difference = number.wrapping_sub(*before).cast_signed();
         *before = number;
-        self.end_run();
+        self.end_run(out);
         // The zigzag form: small for a number near 0, and never 0 for another number.
-        varint(((difference << 1) ^ (difference >> 63)).cast_unsigned(), self.out);
+        write_varint(((difference << 1) ^ (difference >> 63)).cast_unsigned(), out);
     }
 
     /// Writes the number of unchanged values.
-    fn end_run(&mut self) {
+    fn end_run(&mut self, out: &mut Vec<u8>) {
         if self.unchanged > 0 {
-            varint(0, self.out);
-            varint(std::mem::take(&mut self.unchanged), self.out);
+            write_varint(0, out);
+            write_varint(std::mem::take(&mut self.unchanged), out);
         }
+    }
+
+    /// Reads a number from the beginning of `rest`, which it removes. Returns `None` if there is none.
+    fn read(&mut self, rest: &mut &[u8]) -> Option<u64> {
+        if self.unchanged == 0 {
+            let code = read_varint(rest)?;
+            if code != 0 {
+                let difference = (code >> 1) ^ (code & 1).wrapping_neg();
+                let number = self.next();
+                *number = number.wrapping_add(difference);
+                return Some(*number);
+            }
+            self.unchanged = read_varint(rest).filter(|count| *count > 0)?;
+        }
+        self.unchanged -= 1;
+        Some(*self.next())
     }
 }
 
 /// Appends a number with seven bits per byte, the lowest first (LEB128).
-fn varint(mut number: u64, out: &mut Vec<u8>) {
+fn write_varint(mut number: u64, out: &mut Vec<u8>) {
     while number > 0x7f {
         out.push((number & 0x7f) as u8 | 0x80);
         number >>= 7;
@@ -212,52 +238,18 @@ fn varint(mut number: u64, out: &mut Vec<u8>) {
     out.push(number as u8);
 }
 
-/// Reads differences and adds them up.
-struct NumberReader<'a> {
-    before: &'a mut Vec<u64>,
-    index: usize,
-    unchanged: u64,
-    rest: &'a [u8],
-    is_short: bool,
-}
-
-impl NumberReader<'_> {
-    fn read(&mut self) -> u64 {
-        let index = self.index;
-        self.index += 1;
-        if index == self.before.len() {
-            self.before.push(0);
+/// Reads a number from the beginning of `rest`, which it removes. Returns `None` if it has no end.
+fn read_varint(rest: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..u64::BITS).step_by(7) {
+        let (byte, after) = rest.split_first()?;
+        *rest = after;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
         }
-        if self.unchanged == 0 {
-            match self.varint() {
-                0 => {
-                    self.unchanged = self.varint();
-                    self.is_short |= self.unchanged == 0;
-                }
-                code => {
-                    let difference = (code >> 1) ^ (code & 1).wrapping_neg();
-                    self.before[index] = self.before[index].wrapping_add(difference);
-                    return self.before[index];
-                }
-            }
-        }
-        self.unchanged = self.unchanged.saturating_sub(1);
-        self.before[index]
     }
-
-    fn varint(&mut self) -> u64 {
-        let mut number = 0;
-        for shift in (0..u64::BITS).step_by(7) {
-            let Some((byte, rest)) = self.rest.split_first() else { break };
-            self.rest = rest;
-            number |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return number;
-            }
-        }
-        self.is_short = true;
-        0
-    }
+    None
 }
 
 #[cfg(test)]
@@ -268,14 +260,14 @@ mod tests {
     fn codec() -> Codec {
         let names =
             |uid: &str| PodNames { uid: uid.into(), containers: Vec::new(), volumes: vec!["v".into()] };
-        Codec { names: vec![names("a"), names("b")], numbers: Vec::new() }
+        Codec { names: vec![names("a"), names("b")], numbers: Numbers::default() }
     }
 
     fn sample(used: u64) -> Snapshot {
         let mut snapshot = Snapshot::of_node(node(1, 2, at(0)));
         for uid in ["a", "b"] {
             let values = PodStatValues { bytes_elsewhere: Some(used), ..PodStatValues::default() };
-            let volume = VolumeStatValues { used: Some(used), inodes: None };
+            let volume = FsUsage { used: Some(used), inodes: None };
             snapshot.add_pod(uid, values).add_volume("v", volume);
         }
         snapshot

@@ -10,15 +10,14 @@ use eviction_core::fixture::{arbitrary, at, hard, node, policy};
 use eviction_core::input::{ApiReachability, Event, Input};
 use eviction_core::policy::Policy;
 use eviction_core::signal::Signal::MemoryAvailable;
-use eviction_core::snapshot::{ContainerStatValues, PodStatValues, Snapshot, VolumeStatValues};
+use eviction_core::snapshot::{ContainerStatValues, FsUsage, PodStatValues, Snapshot};
 use eviction_core::time::Timestamp;
 use proptest::prelude::*;
 
-use super::excerpt::copy_end;
-use super::pods;
-use super::reader::{Item, Segment, SegmentError, find, is_recording};
+use super::format::pod_json;
+use super::reader::{Item, Segment, SegmentError, copy_end, find, is_recording};
 use super::writer::{Limits, Writer};
-use super::{Header, Key, Recorded};
+use super::{Key, Recorded, SegmentHeader};
 
 /// Returns limits that a test does not reach.
 pub(crate) fn limits(directory: &Path) -> Limits {
@@ -27,7 +26,8 @@ pub(crate) fn limits(directory: &Path) -> Limits {
 }
 
 fn open(directory: &Path) -> Writer {
-    Writer::open(limits(directory), Header { run: "test".to_owned(), ..Header::default() }).unwrap()
+    Writer::open(limits(directory), SegmentHeader { run: "test".to_owned(), ..SegmentHeader::default() })
+        .unwrap()
 }
 
 /// Returns the key of an engine that has only its policy and its disk layout.
@@ -91,7 +91,7 @@ fn shown(item: &Item) -> String {
 }
 
 fn shown_pods<'a>(at: Timestamp, all: impl Iterator<Item = &'a eviction_core::pod::Pod>) -> String {
-    format!("{at} {:?}", all.map(pods::write).collect::<Vec<_>>())
+    format!("{at} {:?}", all.map(pod_json).collect::<Vec<_>>())
 }
 
 /// Returns a sample with usages that grow page by page, and with a container and a volume.
@@ -106,7 +106,7 @@ pub(super) fn sample(second: i64, pods: u64) -> Arc<Snapshot> {
             "main",
             ContainerStatValues { memory_working_set, ..ContainerStatValues::default() },
         );
-        snapshot.add_volume("data", VolumeStatValues { used: grows(pod), inodes: Some(pod) });
+        snapshot.add_volume("data", FsUsage { used: grows(pod), inodes: Some(pod) });
     }
     Arc::new(snapshot)
 }
@@ -210,7 +210,7 @@ fn frames_of_unknown_kinds_are_skipped() {
 fn a_directory_has_one_writer() {
     let folder = tempfile::tempdir().unwrap();
     let first = open(folder.path());
-    let error = Writer::open(limits(folder.path()), Header::default()).unwrap_err();
+    let error = Writer::open(limits(folder.path()), SegmentHeader::default()).unwrap_err();
     assert_eq!(error.to_string(), "another agent records there");
     drop(first);
     open(folder.path());
@@ -292,7 +292,7 @@ fn the_oldest_segments_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     let mut small = limits(folder.path());
     small.max_size = 1;
-    let mut writer = Writer::open(small, Header::default()).unwrap();
+    let mut writer = Writer::open(small, SegmentHeader::default()).unwrap();
     for _ in 0..3 {
         writer.take(&key(), |at| at).unwrap();
     }
@@ -302,7 +302,7 @@ fn the_oldest_segments_are_removed() {
     drop(writer);
     let mut greedy = limits(folder.path());
     greedy.min_free = u64::MAX;
-    let mut writer = Writer::open(greedy, Header::default()).unwrap();
+    let mut writer = Writer::open(greedy, SegmentHeader::default()).unwrap();
     let error = writer.take(&key(), |at| at).unwrap_err();
     assert_eq!(error.to_string(), "the disk has too little free space");
     assert!(find(folder.path()).unwrap().is_empty() && !writer.is_open());
@@ -353,7 +353,7 @@ fn compression_of_a_removed_segment_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let mut small = limits(folder.path());
     small.max_size = 1;
-    let mut writer = Writer::open(small, Header::default()).unwrap();
+    let mut writer = Writer::open(small, SegmentHeader::default()).unwrap();
     writer.take(&key(), |at| at).unwrap();
     writer.end();
     assert!(writer.compress().unwrap());

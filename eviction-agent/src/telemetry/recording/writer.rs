@@ -20,10 +20,9 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::format::{self, Kind};
-use super::pods;
+use super::format::{self, FrameKind, pod_json};
 use super::sample::Codec;
-use super::{Header, Recorded};
+use super::{Recorded, SegmentHeader};
 use crate::zstd_stream::EXTENSION;
 
 /// A segment is complete after this time or this length in bytes.
@@ -66,7 +65,7 @@ pub(super) enum PodChange {
 #[derive(Debug)]
 pub struct Writer {
     limits: Limits,
-    header: Header,
+    header: SegmentHeader,
     open: Option<OpenSegment>,
     complete: Vec<PathBuf>,
     compression: Option<Compression>,
@@ -94,7 +93,7 @@ impl Writer {
     ///
     /// # Errors
     /// If another agent records there, or the directory cannot be created.
-    pub fn open(limits: Limits, header: Header) -> io::Result<Self> {
+    pub fn open(limits: Limits, header: SegmentHeader) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&limits.directory)?;
         let lock = limits.directory.join("lock");
         let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(lock)?;
@@ -180,7 +179,7 @@ impl Writer {
         let path = self.limits.directory.join(name);
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
         let mut buffer = format::begin();
-        put(&mut buffer, Kind::Header, &self.header);
+        put(&mut buffer, FrameKind::Header, &self.header);
         self.header.segment += 1;
         self.open = Some(OpenSegment {
             path,
@@ -255,25 +254,25 @@ impl OpenSegment {
         match recorded {
             Recorded::Key(key) => {
                 self.record_clock(key.at, shown(key.at));
-                put(&mut self.buffer, Kind::Key, key);
+                put(&mut self.buffer, FrameKind::Key, key);
                 self.put_pods(key.at, &key.pods);
             }
             Recorded::Input(Input { at, event }) => {
                 self.record_clock(*at, shown(*at));
                 match event {
                     Event::Pods(pods) => self.put_pods(*at, pods),
-                    Event::Sample(sample) => self.put_sample(Kind::Sample, *at, sample),
-                    Event::Reclaimed(Ok(sample)) => self.put_sample(Kind::Reclaimed, *at, sample),
+                    Event::Sample(sample) => self.put_sample(FrameKind::Sample, *at, sample),
+                    Event::Reclaimed(Ok(sample)) => self.put_sample(FrameKind::Reclaimed, *at, sample),
                     Event::Reclaimed(Err(why)) => {
-                        put(&mut self.buffer, Kind::Event, &(at, Err::<&Event, _>(why)));
+                        put(&mut self.buffer, FrameKind::Event, &(at, Err::<&Event, _>(why)));
                     }
-                    other => put(&mut self.buffer, Kind::Event, &(at, Ok::<_, &()>(other))),
+                    other => put(&mut self.buffer, FrameKind::Event, &(at, Ok::<_, &()>(other))),
                 }
             }
-            Recorded::Seed(raised) => put(&mut self.buffer, Kind::Seed, raised),
-            Recorded::Usage(at, sample) => self.put_sample(Kind::Usage, *at, sample),
+            Recorded::Seed(raised) => put(&mut self.buffer, FrameKind::Seed, raised),
+            Recorded::Usage(at, sample) => self.put_sample(FrameKind::Usage, *at, sample),
             Recorded::Decision(json) => {
-                put_frame(&mut self.buffer, Kind::Decision, |out| {
+                put_frame(&mut self.buffer, FrameKind::Decision, |out| {
                     out.extend(json.as_bytes());
                     Ok(())
                 });
@@ -281,11 +280,11 @@ impl OpenSegment {
         }
     }
 
-    fn put_sample(&mut self, kind: Kind, at: Timestamp, sample: &Snapshot) {
+    fn put_sample(&mut self, kind: FrameKind, at: Timestamp, sample: &Snapshot) {
         if let Some(names) = self.codec.update_names(sample) {
-            put(&mut self.buffer, Kind::Names, &names);
+            put(&mut self.buffer, FrameKind::Names, &names);
         }
-        let (codec, skips_small_changes) = (&mut self.codec, kind == Kind::Usage);
+        let (codec, skips_small_changes) = (&mut self.codec, kind == FrameKind::Usage);
         put_frame(&mut self.buffer, kind, |out| codec.write(at, sample, skips_small_changes, out));
     }
 
@@ -296,11 +295,11 @@ impl OpenSegment {
             let same = before.get(&*known.pod.uid).copied();
             match same.filter(|index| self.pods.pods()[*index].pod == known.pod) {
                 Some(index) => PodChange::Same(index),
-                None => PodChange::New(pods::write(&known.pod)),
+                None => PodChange::New(pod_json(&known.pod)),
             }
         };
         let changes: Vec<PodChange> = pods.pods().iter().map(change).collect();
-        put(&mut self.buffer, Kind::Pods, &(at, changes));
+        put(&mut self.buffer, FrameKind::Pods, &(at, changes));
         self.pods = Arc::clone(pods);
     }
 
@@ -309,18 +308,22 @@ impl OpenSegment {
         // Smaller differences are the drift of the clock.
         if self.clock_offset.is_none_or(|before| before.abs_diff(offset) > 50_000_000) {
             self.clock_offset = Some(offset);
-            put(&mut self.buffer, Kind::Clock, &offset);
+            put(&mut self.buffer, FrameKind::Clock, &offset);
         }
     }
 }
 
 /// Appends a frame with this value as JSON.
-fn put(buffer: &mut Vec<u8>, kind: Kind, value: &impl Serialize) {
+fn put(buffer: &mut Vec<u8>, kind: FrameKind, value: &impl Serialize) {
     put_frame(buffer, kind, |out| serde_json::to_writer(out, value));
 }
 
 /// Appends a frame with the payload that `write` appends.
-fn put_frame(buffer: &mut Vec<u8>, kind: Kind, write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>) {
+fn put_frame(
+    buffer: &mut Vec<u8>,
+    kind: FrameKind,
+    write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>,
+) {
     format::frame(kind as u8, buffer, |out| {
         if let Err(error) = write(out) {
             tracing::error!(%error, ?kind, "an entry cannot be recorded");
@@ -401,7 +404,7 @@ mod tests {
     #[test]
     fn a_segment_whose_first_write_fails_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
-        let mut writer = Writer::open(limits(folder.path()), Header::default()).unwrap();
+        let mut writer = Writer::open(limits(folder.path()), SegmentHeader::default()).unwrap();
         writer.begin(at(0)).unwrap();
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
         writer.open.as_mut().unwrap().file = full;

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::HookPoint::{Entry, Exit, Probe, RawTracepoint, ReturnProbe, Tracepoint};
-use super::{AttachMethod, AttachWhen, EventClass, Expected, Granularity, HookPoint, ProgramHook};
+use super::{AttachMethod, AttachWhen, EventClass, Expected, HookPoint, ProgramHook, batch, page_table};
 use crate::btf::Argument::{Number, Pointer, Struct};
 
 /// Every method, the best of each class first.
@@ -16,7 +16,7 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
         ],
         needs: &[IDENTITY, WALK, COUNTER],
         sees_every_charge: true,
-        granularity: Granularity::Batch,
+        granularity: batch,
         ..PLAIN
     },
     AttachMethod {
@@ -30,7 +30,7 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
         ],
         needs: &[IDENTITY, WALK, COUNTER],
         sees_every_charge: true,
-        granularity: Granularity::Batch,
+        granularity: batch,
         ..PLAIN
     },
     AttachMethod {
@@ -38,7 +38,7 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
         class: EventClass::Charge,
         hooks: &[hook("charge_mod_memcg_state", Tracepoint("mod_memcg_state"), &[Struct("mem_cgroup")])],
         needs: &[IDENTITY, WALK],
-        granularity: Granularity::PageTable,
+        granularity: page_table,
         ..PLAIN
     },
     AttachMethod {
@@ -47,7 +47,7 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
         // The kernel has the count as an argument where it reports once for many pages.
         hooks: &[hook("charge_rss_stat", Tracepoint("rss_stat"), &[Struct("mm_struct"), Number, Number])],
         needs: &[IDENTITY, WALK, MEMBERSHIP],
-        granularity: Granularity::Batch,
+        granularity: batch,
         ..PLAIN
     },
     AttachMethod {
@@ -79,7 +79,7 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
             &[Struct("mem_cgroup"), Number, Number],
         )],
         needs: &[IDENTITY, WALK],
-        granularity: Granularity::Batch,
+        granularity: batch,
         when: Some(AttachWhen::NearThreshold),
         accompanies: &["tp_btf mod_memcg_state", ""],
         ..PLAIN
@@ -249,7 +249,7 @@ const PLAIN: AttachMethod = AttachMethod {
     hooks: &[],
     needs: &[],
     sees_every_charge: false,
-    granularity: Granularity::None,
+    granularity: |_| 0,
     when: None,
     accompanies: &[],
 };

@@ -7,7 +7,7 @@ use eviction_common::{MIN_CHANGE_PAGES, Offsets};
 use rustix::thread::CapabilitySet;
 
 use super::*;
-use crate::{attach_methods::Granularity, btf::Argument, capabilities::Lockdown};
+use crate::{btf::Argument, capabilities::Lockdown};
 
 fn structure(name: &str) -> Argument {
     Argument::Struct(name.into())
@@ -89,17 +89,17 @@ fn describe_plan(facts: &KernelFacts, choice: &BackendSelection) -> Vec<String> 
         .collect()
 }
 
-fn names(candidates: &[Candidate]) -> Vec<&'static str> {
+fn names(candidates: &[MethodCandidate]) -> Vec<&'static str> {
     let tried = candidates.iter().filter(|candidate| candidate.refusal.is_none());
     tried.map(|candidate| candidate.method.name).collect()
 }
 
-fn refusals(candidates: &[Candidate]) -> Vec<&str> {
+fn refusals(candidates: &[MethodCandidate]) -> Vec<&str> {
     candidates.iter().filter_map(|candidate| candidate.refusal.as_deref()).collect()
 }
 
 /// Returns the methods for one class on a kernel that has everything.
-fn candidates(class: EventClass) -> Vec<Candidate> {
+fn candidates(class: EventClass) -> Vec<MethodCandidate> {
     let plans = plan(&complete_kernel(), &BackendSelection::default());
     plans.into_iter().find(|(planned, _)| *planned == class).unwrap().1
 }
@@ -309,8 +309,12 @@ fn method_names_are_unique_and_required_offsets_exist() {
 fn granularity_grows_with_the_page_size() {
     const KIB: u64 = 1 << 10;
     for (page, batch, table) in [(4 * KIB, 256 * KIB, 2048 * KIB), (64 * KIB, 4096 * KIB, 512 << 20)] {
-        assert_eq!(Granularity::Batch.bytes(page), batch);
-        assert_eq!(Granularity::PageTable.bytes(page), table + MIN_CHANGE_PAGES * page);
-        assert_eq!(Granularity::None.bytes(page), 0);
+        let granularity = |name: &str| {
+            let method = ATTACH_METHODS.iter().find(|method| method.name == name).unwrap();
+            (method.granularity)(page)
+        };
+        assert_eq!(granularity("fexit page_counter_try_charge"), batch);
+        assert_eq!(granularity("tp_btf mod_memcg_state"), table + MIN_CHANGE_PAGES * page);
+        assert_eq!(granularity("fexit page_counter_uncharge"), 0);
     }
 }

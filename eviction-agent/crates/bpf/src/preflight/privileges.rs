@@ -91,7 +91,8 @@ const PRIVILEGES: [Privilege; 8] = [
         capability: CapabilitySet::KILL,
         included_in: None,
         effect: "processes of every user can be signalled",
-        effect_if_missing: "`--action kill`, `evictAndKill` and `apiUnreachable: kill` cannot signal processes of other users",
+        effect_if_missing: "`--action kill`, `eviction.hardMode: EvictAndKill` and `eviction.whenAPIServerDown: Kill` \
+                  cannot signal processes of other users",
         help: "add the capability KILL, if the agent itself is to end processes",
     },
     Privilege {
@@ -137,6 +138,16 @@ mod tests {
             // are missing.
             let expected = 1 + usize::from(*included_in == Some(CapabilitySet::DAC_OVERRIDE));
             assert_eq!(missing.len(), expected, "{name}: {missing:?}");
+        }
+    }
+
+    #[test]
+    fn a_missing_cap_kill_is_reported_with_the_settings_that_need_it() {
+        let fact = facts(CapabilitySet::empty(), false).find(|fact| fact.subject == "cap-kill").unwrap();
+        for setting in
+            ["`--action kill`", "`eviction.hardMode: EvictAndKill`", "`eviction.whenAPIServerDown: Kill`"]
+        {
+            assert!(fact.found.contains(setting), "{}", fact.found);
         }
     }
 

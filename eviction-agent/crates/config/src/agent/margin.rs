@@ -4,8 +4,6 @@
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-
 use eviction_core::policy::Threshold;
 use eviction_core::signal::{Resource, Signal};
 use eviction_core::units::{Format, Quantity, ThresholdValue, deserialize_text};
@@ -24,8 +22,9 @@ pub struct ThresholdMargin {
     pub mode: MarginMode,
     /// The margin of thresholds of memory and process ids: a percentage of the threshold, or a quantity.
     /// Zero is none.
+    #[serde(deserialize_with = "deserialize_margin", serialize_with = "serialize_margin")]
     #[schemars(with = "String", extend("format" = "margin"))]
-    pub value: MarginValue,
+    pub value: ThresholdValue,
     /// The least margin of memory thresholds.
     #[schemars(with = "String", extend("format" = "quantity"))]
     pub minimum: Quantity,
@@ -53,15 +52,16 @@ pub struct SignalMargin {
     /// The eviction signal.
     pub signal: Signal,
     /// A percentage of the threshold, or a quantity. Zero is none.
+    #[serde(deserialize_with = "deserialize_margin", serialize_with = "serialize_margin")]
     #[schemars(with = "String", extend("format" = "margin"))]
-    pub value: MarginValue,
+    pub value: ThresholdValue,
 }
 
 impl Default for ThresholdMargin {
     fn default() -> Self {
         Self {
             mode: MarginMode::default(),
-            value: MarginValue(ThresholdValue::Percentage(0.05)),
+            value: ThresholdValue::Percentage(0.05),
             minimum: Quantity::from_i64(32 << 20, Format::BinarySi),
             per_signal: Vec::new(),
         }
@@ -81,7 +81,7 @@ pub struct Capacities {
 
 /// The margin that is added to the thresholds of a signal.
 struct EffectiveMargin<'a> {
-    increase: &'a MarginValue,
+    increase: &'a ThresholdValue,
     minimum: Option<&'a Quantity>,
     capacity: Option<i64>,
     /// The multiple to which amounts of memory are rounded up, so that they are readable.
@@ -129,15 +129,16 @@ impl ThresholdMargin {
         })
     }
 
-    fn problem(&self, signal: Signal, increase: &MarginValue) -> Problem {
+    fn problem(&self, signal: Signal, increase: &ThresholdValue) -> Problem {
         let own = self.per_signal.iter().position(|own| own.signal == signal);
         let path = own.map_or_else(
             || "thresholdMargin.value".to_owned(),
             |at| format!("thresholdMargin.perSignal[{at}].value"),
         );
         let cause = format!(
-            "{increase} cannot be added to a percentage: how much there is in all of what {signal} measures is \
-             not known here"
+            "{} cannot be added to a percentage: how much there is in all of what {signal} measures is not known \
+             here",
+            increase.configured()
         );
         Problem::new(path, cause).with_help(Some("give a percentage of the threshold".to_owned()))
     }
@@ -156,7 +157,7 @@ impl EffectiveMargin<'_> {
         if own <= 0 {
             return quantity.clone();
         }
-        let increase = match &self.increase.0 {
+        let increase = match self.increase {
             ThresholdValue::Quantity(increase) => increase.value(),
             ThresholdValue::Percentage(share) => share_of_amount(own, *share, self.rounding),
         };
@@ -182,7 +183,7 @@ impl EffectiveMargin<'_> {
             self.capacity.map(|capacity| amount as f64 / capacity as f64)
         };
         let share = configured_share(own);
-        let increase = match &self.increase.0 {
+        let increase = match self.increase {
             ThresholdValue::Quantity(increase) if increase.is_zero() => 0.0,
             ThresholdValue::Quantity(increase) => share_of_capacity(increase)?,
             ThresholdValue::Percentage(increase) => share * configured_share(*increase),
@@ -209,38 +210,23 @@ fn configured_share(share: f32) -> f64 {
     (f64::from(share) * 1e6).round() / 1e6
 }
 
-/// A percentage from 0% to 100%, or a quantity that is not negative.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MarginValue(ThresholdValue);
-
-impl MarginValue {
-    fn parse(text: &str) -> Result<Self, String> {
-        match ThresholdValue::parse(text)? {
-            ThresholdValue::Percentage(share) if !(0.0..=1.0).contains(&share) => {
-                Err(format!("must be 0% to 100%, got {text}"))
-            }
-            ThresholdValue::Quantity(quantity) if quantity.signum() < 0 => {
-                Err(format!("must not be negative, got {quantity}"))
-            }
-            value => Ok(Self(value)),
+/// Parses a percentage from 0% to 100%, or a quantity that is not negative.
+fn parse_margin(text: &str) -> Result<ThresholdValue, String> {
+    match ThresholdValue::parse(text)? {
+        ThresholdValue::Percentage(share) if !(0.0..=1.0).contains(&share) => {
+            Err(format!("must be 0% to 100%, got {text}"))
         }
+        ThresholdValue::Quantity(quantity) if quantity.signum() < 0 => {
+            Err(format!("must not be negative, got {quantity}"))
+        }
+        value => Ok(value),
     }
 }
 
-impl fmt::Display for MarginValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.configured())
-    }
+fn deserialize_margin<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ThresholdValue, D::Error> {
+    deserialize_text(deserializer, "a quantity or a percentage such as \"500Mi\" or \"5%\"", parse_margin)
 }
 
-impl Serialize for MarginValue {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for MarginValue {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserialize_text(deserializer, "a quantity or a percentage such as \"500Mi\" or \"5%\"", Self::parse)
-    }
+fn serialize_margin<S: Serializer>(value: &ThresholdValue, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&value.configured())
 }

@@ -28,7 +28,7 @@ use crate::problem::{Problem, Problems, member};
 use crate::read::{describe, read, read_document};
 use crate::yaml;
 
-pub use margin::{Capacities, MarginMode, MarginValue, SignalMargin, ThresholdMargin};
+pub use margin::{Capacities, MarginMode, SignalMargin, ThresholdMargin};
 pub use settings::{
     Action, ActionSettings, Configz, DryRun, EvictionRequests, KubeletFiles, MemoryLimits, MetricsSettings,
     PodMetrics, PodStorageSettings, PodStorageSource, Probes, ReclaimSettings, RecorderSettings, Server,

@@ -20,7 +20,7 @@ pub use fields::KubeletFields;
 use fields::{StringMap, default_eviction_hard, retain_known};
 pub use files::Effective;
 use files::{Layers, Origins};
-pub use replay::{KubeletError, kubelet_policy};
+pub use replay::kubelet_policy;
 use serde::Serialize;
 use serde_json::{Map, Value};
 

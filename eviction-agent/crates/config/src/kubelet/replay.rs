@@ -13,27 +13,17 @@ use crate::kubelet::{API_VERSION, KIND, fields, policy, thresholds};
 use crate::problem::Problem;
 use crate::read::{describe, integer, read};
 
-/// The error that stops the kubelet at start. At stage `thresholds` the text is the kubelet's. Of several
-/// errors it is the first one in the order of the maps, and within a map of the keys.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text}")]
-pub struct KubeletError {
-    /// The step of the start that fails, by its name in scenario files: `decode` (a wrong JSON type or an
-    /// invalid duration), `featureGates` (the kubelet panics), `validate` (`ValidateKubeletConfiguration`) or
-    /// `thresholds` (`ParseThresholdConfig`).
-    pub stage: &'static str,
-    /// The error text.
-    pub text: String,
-}
-
 /// Resolves a configuration as the kubelet does, in the form of a scenario file: `apiVersion` and `kind` may
 /// be absent, and null is the same as an empty object.
 ///
 /// # Errors
-/// If the kubelet would report an error. Where the kubelet's choice is random, always the same error is
-/// returned.
-pub fn kubelet_policy(configuration: &Value) -> Result<Policy, KubeletError> {
-    let fail = |stage, text: String| Err(KubeletError { stage, text });
+/// The error that stops the kubelet at start: the step of the start that fails, by its name in scenario files, and
+/// the text. The steps are `decode` (a wrong JSON type or an invalid duration), `featureGates` (the kubelet panics),
+/// `validate` (`ValidateKubeletConfiguration`) and `thresholds` (`ParseThresholdConfig`), whose text is the
+/// kubelet's. Where the kubelet's choice is random, the error is the first one in the order of the maps, and within
+/// a map of the keys.
+pub fn kubelet_policy(configuration: &Value) -> Result<Policy, (&'static str, String)> {
+    let fail = |stage, text: String| Err((stage, text));
     let mut map = match configuration {
         Value::Object(object) => object.clone(),
         Value::Null => Map::new(),

@@ -17,9 +17,9 @@ use crate::engine::Engine;
 use crate::eviction::{Cause, Eviction};
 use crate::input::{Event, Input};
 use crate::observation::Observations;
-use crate::pods::{EvictionOrder, KnownPod, PodAnnotations};
+use crate::pods::{KnownPod, opts_out};
 use crate::policy::Rules;
-use crate::policy::preferences::MemoryMeasure;
+use crate::policy::preferences::{EvictionOrder, MemoryMeasure};
 use crate::rank::{Candidate, OverRequestClass};
 use crate::reading::UnknownReason;
 use crate::signal::Signal;
@@ -195,7 +195,7 @@ pub(crate) fn check_order(
     }
     // Applies even if the profile ignores these settings, because a kernel kill is not checked again.
     let is_protected = matches!(victim.protection.order, EvictionOrder::Never | EvictionOrder::OptedOut);
-    if is_protected || PodAnnotations::of(&victim.pod.annotations).opts_out {
+    if is_protected || opts_out(&victim.pod) {
         return Err(NotArmedReason::Protected);
     }
     let index = evaluation.ranked.iter().position(|candidate| candidate.pod == eviction.pod);

@@ -12,7 +12,6 @@ mod pdb_tests;
 mod policy_trial;
 #[cfg(test)]
 mod policy_trial_tests;
-mod restore;
 #[cfg(test)]
 mod restore_tests;
 #[cfg(test)]
@@ -24,7 +23,6 @@ use std::mem::{replace, take};
 use std::sync::Arc;
 
 use buffers::BufferPool;
-use policy_trial::Proposal;
 
 use super::condition::{RaisedCondition, RaisedConditions};
 use super::decision::{Action, Decision, DecisionKind, Evaluation, NotEvaluated};
@@ -39,8 +37,9 @@ use super::reading::UnknownReason;
 use super::signal::SignalSet;
 use super::signal_filter::SignalFilter;
 use super::snapshot::Snapshot;
+use super::state::{EngineState, MAX_PAUSE, MAX_SAMPLE_GAP, PERSIST_INTERVAL};
 use super::threshold::Thresholds;
-use super::time::{Timestamp, later};
+use super::time::{Timestamp, later, since};
 use crate::condition::admits;
 use crate::decision::ProposalState;
 
@@ -67,7 +66,8 @@ pub struct Engine {
     oom: OomTracker,
     signal_filter: SignalFilter,
     unavailable: SignalSet,
-    proposal: Option<Box<Proposal>>,
+    /// The pending policy, and since when it is pending.
+    proposal: Option<(Box<Policy>, Timestamp)>,
     guard: EvictionGuard,
     api: ApiReachability,
 }
@@ -213,7 +213,7 @@ impl Engine {
             Event::ContainerEnded(end) => {
                 return DecisionKind::Oom(self.oom.add_end(at, &end, &self.pods));
             }
-            Event::Propose(policy) => *proposal = Some(self.propose(at, *policy)),
+            Event::Propose(policy) => *proposal = Some(self.propose(at, policy)),
             Event::ApplyProposed => *proposal = self.apply_proposed(),
             Event::Sample(snapshot) => return self.sync(at, snapshot, actions),
             Event::SampleFailed(why) => return self.sample_failed(why),
@@ -340,5 +340,64 @@ impl Engine {
         if !replace(&mut self.has_used_layout, true) {
             self.thresholds.show_all();
         }
+    }
+}
+
+/// The state that the next engine needs, and its restoration.
+impl Engine {
+    /// Returns the state that another engine needs to continue in place of this one.
+    pub fn state(&self) -> EngineState {
+        EngineState {
+            last_sync: self.conditions.last_sync(),
+            met: self.thresholds.met_since().collect(),
+            conditions: self.conditions.known().to_vec(),
+            in_flight: self
+                .in_flight
+                .all()
+                .iter()
+                .map(|it| InFlightEviction { restored: false, ..it.clone() })
+                .collect(),
+            counted: self.guard.counted(),
+            oom_killed: self.guard.oom_killed().clone(),
+            pdb_refused: self.guard.pdb_refused().clone(),
+            paused_until: self.in_flight.paused_until(),
+        }
+    }
+
+    fn restore(&mut self, at: Timestamp, state: EngineState) {
+        let EngineState {
+            last_sync,
+            met,
+            conditions,
+            in_flight,
+            counted,
+            oom_killed,
+            pdb_refused,
+            paused_until,
+        } = state;
+        let is_seamless = last_sync.is_some_and(|last_sync| since(at, last_sync) <= MAX_SAMPLE_GAP);
+        if is_seamless {
+            for met in &met {
+                self.thresholds.restore(met);
+            }
+        }
+        let raised = conditions.into_iter().map(|RaisedCondition { condition, at: raised }| {
+            // Later samples, which were not persisted, may have raised the condition again.
+            let is_latest = last_sync == Some(raised);
+            let latest = later(raised, PERSIST_INTERVAL).min(at);
+            RaisedCondition { condition, at: if is_latest { latest.max(raised) } else { raised } }
+        });
+        self.conditions.restore(at, raised, self.policy.pressure_transition_period);
+        self.in_flight.restore(in_flight);
+        if let Some(until) = paused_until {
+            self.pause_until(at, until.min(later(at, MAX_PAUSE)));
+        }
+        self.guard.restore(&self.policy.rules, counted, oom_killed, pdb_refused);
+    }
+
+    /// Resumes the evictions of a former engine whose pods are present.
+    fn resume_restored(&mut self, at: Timestamp, pods: &PodSet) {
+        let tracker = &mut self.oom;
+        self.in_flight.resume(at, pods, |it| tracker.add_eviction(it.decided_at, &it.pod));
     }
 }

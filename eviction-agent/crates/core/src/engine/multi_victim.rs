@@ -14,7 +14,8 @@ use crate::eviction::{
     is_negligible,
 };
 use crate::in_flight::InFlightEviction;
-use crate::pods::{EvictionOrder, KnownPod};
+use crate::pods::KnownPod;
+use crate::policy::preferences::EvictionOrder;
 use crate::protection::{Refusal, RefusedPod};
 use crate::rank::{Candidate, Measure, OverRequestClass};
 use crate::signal_filter::observe;

@@ -20,28 +20,20 @@ use crate::units::GoDuration;
 
 use super::Engine;
 
-/// A policy that is pending.
-#[derive(Clone, Debug)]
-pub(super) struct Proposal {
-    policy: Policy,
-    since: Timestamp,
-}
-
 impl Engine {
     /// Proposes a changed policy. It replaces another pending one. If the same policy is pending already, its
     /// waiting time goes on.
-    pub(super) fn propose(&mut self, at: Timestamp, policy: Policy) -> ProposalState {
+    pub(super) fn propose(&mut self, at: Timestamp, policy: Box<Policy>) -> ProposalState {
         let pending = self.proposal.take();
-        if policy == self.policy {
+        if *policy == self.policy {
             return ProposalState::Unchanged;
         }
         if self.effective_apply_changes(&policy) == ApplyChanges::Immediately {
-            self.adopt(policy);
+            self.adopt(*policy);
             return ProposalState::Applied;
         }
-        let same = pending.filter(|pending| pending.policy == policy);
-        let since = same.map_or(at, |pending| pending.since);
-        self.proposal = Some(Box::new(Proposal { policy, since }));
+        let since = pending.filter(|(pending, _)| *pending == policy).map_or(at, |(_, since)| since);
+        self.proposal = Some((policy, since));
         self.pending(since, None)
     }
 
@@ -56,14 +48,14 @@ impl Engine {
 
     /// Applies the pending policy now, if there is one.
     pub(super) fn apply_proposed(&mut self) -> Option<ProposalState> {
-        let proposal = self.proposal.take()?;
-        self.adopt(proposal.policy);
+        let (policy, _) = self.proposal.take()?;
+        self.adopt(*policy);
         Some(ProposalState::Applied)
     }
 
     /// Returns the pending policy, if there is one. Samples are evaluated by it as well.
     pub fn proposed(&self) -> Option<&Policy> {
-        self.proposal.as_deref().map(|proposal| &proposal.policy)
+        self.proposal.as_ref().map(|(policy, _)| &**policy)
     }
 
     /// Returns whether the pending policy is due, that is, takes effect now in any case.
@@ -73,7 +65,7 @@ impl Engine {
 
     /// Evaluates a sample while a policy is pending. Returns None if none is.
     pub(super) fn sync_with_proposal(&mut self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Option<Decision> {
-        let since = self.proposal.as_deref()?.since;
+        let &(_, since) = self.proposal.as_ref()?;
         let sample = || Input { at, event: Event::Sample(Arc::clone(snapshot)) };
         if self.is_proposal_due(at) {
             self.apply_proposed();
@@ -95,13 +87,13 @@ impl Engine {
 
     /// Returns when the pending policy takes effect in any case. None if it must be applied manually.
     fn waits_until(&self) -> Option<Timestamp> {
-        let proposal = self.proposal.as_deref()?;
-        match self.effective_apply_changes(&proposal.policy) {
+        let (policy, since) = self.proposal.as_ref()?;
+        match self.effective_apply_changes(policy) {
             ApplyChanges::Manually => None,
-            ApplyChanges::Immediately => Some(proposal.since),
+            ApplyChanges::Immediately => Some(*since),
             ApplyChanges::AfterTransitionPeriod => {
                 let period = self.policy.pressure_transition_period.max(GoDuration::ZERO);
-                proposal.since.checked_add(jiff::SignedDuration::from_nanos(period.as_nanos())).ok()
+                since.checked_add(jiff::SignedDuration::from_nanos(period.as_nanos())).ok()
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::policy::{Gates, Policy};
 use crate::reading::UnknownReason;
 use crate::record::DecisionRecord;
 use crate::signal::Signal::{ContainerFsAvailable, MemoryAvailable, NodeFsAvailable};
-use crate::snapshot::{ContainerStatValues, PodStatValues, Snapshot, VolumeStatValues};
+use crate::snapshot::{ContainerStatValues, FsUsage, PodStatValues, Snapshot};
 
 #[test]
 fn pod_above_its_request_is_evicted_before_a_larger_one_within_it() {
@@ -214,7 +214,7 @@ fn pods_above_their_limits_are_evicted_first_except_critical_pods() {
 }
 
 /// Returns a sample without pressure, with one container and one volume of the pod `a`.
-fn storage_sample(container: ContainerStatValues, volume: VolumeStatValues) -> Event {
+fn storage_sample(container: ContainerStatValues, volume: FsUsage) -> Event {
     let mut snapshot = Snapshot::of_node(node(900, 900, at(1)));
     snapshot.add_pod("a", PodStatValues::default());
     snapshot.add_container("main", container).add_volume("cache", volume);
@@ -227,8 +227,7 @@ fn unknown_usage_of_a_limited_volume_is_counted_and_evicts_no_pod() {
     let cache = Volume { name: "cache".into(), empty_dir: Some(empty_dir), ..Volume::default() };
     let pods = set(vec![Pod { volumes: vec![cache], ..pod("a", "1") }]);
     let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &pods);
-    let decision =
-        step(&mut engine, 1, storage_sample(ContainerStatValues::default(), VolumeStatValues::default()));
+    let decision = step(&mut engine, 1, storage_sample(ContainerStatValues::default(), FsUsage::default()));
     assert_eq!((victims(&decision).len(), decision.evaluation().unwrap().unknown_volumes), (0, 1));
 }
 
@@ -243,7 +242,7 @@ fn writable_layer_on_a_dedicated_image_file_system_does_not_lower_the_usage() {
     // The kubelet converts usage to an i64, so this is -1.
     let values =
         ContainerStatValues { logs_used: Some(101), rootfs_used: Some(u64::MAX), ..Default::default() };
-    let decision = step(&mut engine, 1, storage_sample(values, VolumeStatValues::default()));
+    let decision = step(&mut engine, 1, storage_sample(values, FsUsage::default()));
     assert_eq!(victims(&decision), [("a", 1)]);
 }
 

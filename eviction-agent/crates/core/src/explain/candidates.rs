@@ -1,13 +1,65 @@
-//! Writes the ranking as a table, why one pod ranks before another, and what would have changed the result.
+//! Explains the ranking: as a table and pod by pod, why one pod ranks before another, and what would have changed
+//! the result.
 
 use crate::explain::text::{TextPage, Tone, amount, count, exact, pod, printable, quantity, with_unit};
 use crate::pod::PodName;
-use crate::pods::{EvictionOrder, PodProtection};
+use crate::pods::PodProtection;
+use crate::policy::preferences::EvictionOrder;
+use crate::protection::RefusedPod;
 use crate::rank::OverRequestClass;
-use crate::record::{
-    CandidateOutcome, CandidateRecord, EvaluationRecord, EvictionRecord, NearestRecord, RefusedPodRecord,
-};
-use crate::signal::Resource;
+use crate::record::{CandidateOutcome, CandidateRecord, EvaluationRecord, EvictionRecord, NearestRecord};
+use crate::signal::{Resource, Signal};
+
+/// Returns sentences about the pod at an index of a ranking for a signal, the heading first.
+pub fn explain_rank(signal: Signal, candidates: &[CandidateRecord], index: usize) -> Vec<String> {
+    let Some(own) = candidates.get(index) else { return Vec::new() };
+    let (name, resource) = (pod(&own.pod), signal.resource());
+    let of = candidates.iter().filter_map(|it| it.rank).count();
+    let mut lines = vec![match (own.rank, &own.skipped_reason) {
+        (Some(1), _) => format!("{name} is evicted first for {signal}: rank 1 of {of}"),
+        (Some(rank), _) => format!("{name} has rank {rank} of {of} for {signal}"),
+        (None, Some(why)) => format!("{name} is not evicted for {signal}: {why}"),
+        (None, None) => format!("{name} is not evicted for {signal}"),
+    }];
+    let used = own.usage.map_or_else(|| "an unknown amount".to_owned(), |usage| amount(resource, usage));
+    let request =
+        own.request.as_ref().map(|request| format!(" and requests {}", quantity(resource, request)));
+    let excess = own.excess.map(|_| format!(": {}", excess_text(resource, own)));
+    lines.push(format!("uses {used}{}{}", request.unwrap_or_default(), excess.unwrap_or_default()));
+    let rival = own.margin.and_then(|margin| candidates.get(margin.against));
+    lines.extend(rival.map(|rival| margin_sentence(resource, own, rival)));
+    if own.rank.is_some() {
+        let is_ranked = |it: &&CandidateRecord| it.rank.is_some();
+        let before = candidates[..index].iter().rfind(is_ranked);
+        let after = candidates[index + 1..].iter().find(is_ranked);
+        lines.extend(
+            before.map(|it| format!("{} goes before it: {}", pod(&it.pod), ranks_before(resource, it, own))),
+        );
+        lines.extend(
+            after.map(|it| format!("goes before {}: {}", pod(&it.pod), ranks_before(resource, own, it))),
+        );
+    }
+    lines.extend(own.too_young.map(|age| format!("started {age} ago and has no sample yet")));
+    lines.extend(elsewhere_note(own).map(|note| format!("uses {note}")));
+    lines.extend(protection_notes(own));
+    lines
+}
+
+/// Returns what happens to a pod if a threshold of this resource is met now, short enough for a table column.
+pub fn forecast(resource: Resource, candidate: &CandidateRecord) -> String {
+    match candidate.result {
+        CandidateOutcome::Evicted => "evicted next".to_owned(),
+        CandidateOutcome::Terminating | CandidateOutcome::GraceShortened => "terminating".to_owned(),
+        CandidateOutcome::FailedLately => "last eviction failed".to_owned(),
+        CandidateOutcome::Protected | CandidateOutcome::Critical => {
+            format!("never: {}", candidate.skipped_reason.as_deref().unwrap_or("critical"))
+        }
+        CandidateOutcome::NotReached | CandidateOutcome::Skipped if candidate.critical => {
+            "never: critical".to_owned()
+        }
+        CandidateOutcome::NotReached | CandidateOutcome::Skipped => margin_cell(resource, candidate),
+    }
+}
 
 /// The number of top candidates that the table shows even if they were not considered.
 const SHOWN: usize = 8;
@@ -32,7 +84,7 @@ pub(super) fn table(evaluation: &EvaluationRecord, resource: Resource, page: &mu
     let hidden = evaluation.candidates.len() - chosen.len();
     if hidden > 0 {
         let text = format!("  … and {} more, not considered", count(hidden, "pod"));
-        page.out += &page.style.paint(Tone::Faint, &text);
+        page.out += &page.paint(Tone::Faint, &text);
         page.out.push('\n');
     }
 }
@@ -99,7 +151,7 @@ fn with_notes(outcome: String, candidate: &CandidateRecord) -> String {
 }
 
 /// Returns a note about bytes that are not part of the usage.
-pub(super) fn elsewhere_note(candidate: &CandidateRecord) -> Option<String> {
+fn elsewhere_note(candidate: &CandidateRecord) -> Option<String> {
     let bytes = i64::try_from(candidate.bytes_elsewhere?).unwrap_or(i64::MAX);
     let bytes = amount(Resource::EphemeralStorage, bytes);
     Some(format!("at least {bytes} more outside of its volumes or in deleted files"))
@@ -182,7 +234,7 @@ pub(super) fn ranks_before(resource: Resource, ahead: &CandidateRecord, behind: 
 }
 
 /// Returns how the usage of a pod compares with its request: `500Mi above its request`.
-pub(super) fn excess_text(resource: Resource, candidate: &CandidateRecord) -> String {
+fn excess_text(resource: Resource, candidate: &CandidateRecord) -> String {
     match candidate.excess {
         None => "nothing is known of its usage".to_owned(),
         Some(excess) if candidate.request.is_none() => format!("it uses {}", with_unit(resource, excess)),
@@ -275,7 +327,7 @@ pub(super) fn margin_sentence(
 }
 
 /// Returns the change that would have led to the eviction of the pod, short enough for a table column.
-pub(super) fn margin_cell(resource: Resource, candidate: &CandidateRecord) -> String {
+fn margin_cell(resource: Resource, candidate: &CandidateRecord) -> String {
     match candidate.margin.map(|margin| (margin.usage, margin.priority)) {
         Some((Some(usage), _)) => format!("needs +{}", amount(resource, usage)),
         Some((None, Some(by))) => {
@@ -301,7 +353,7 @@ pub(super) fn refusal_of(evaluation: &EvaluationRecord, name: &PodName) -> Optio
 }
 
 /// Returns a pod and why it was refused.
-pub(super) fn refusal_line(refused: &RefusedPodRecord) -> String {
+pub(super) fn refusal_line(refused: &RefusedPod<PodName>) -> String {
     format!("{} {}", pod(&refused.pod), refused.why)
 }
 
@@ -328,7 +380,7 @@ pub(super) fn protection_reason(ahead: &CandidateRecord, behind: &CandidateRecor
 }
 
 /// Returns what protects a pod or moves it forward, for the table.
-pub(super) fn protection_notes(candidate: &CandidateRecord) -> Vec<String> {
+fn protection_notes(candidate: &CandidateRecord) -> Vec<String> {
     let PodProtection { order, rule, without_controller, hint, ignored, rate_limit_key: _ } =
         &candidate.protection;
     let by_rule = rule.map_or_else(String::new, |rule| format!(" by policy.protection[{rule}]"));

@@ -8,14 +8,12 @@
 mod candidates;
 mod evaluation;
 mod pod;
-mod ranking;
 mod signals;
 #[cfg(test)]
 mod tests;
 mod text;
 
-pub use ranking::{explain_rank, forecast};
-pub use text::Style;
+pub use candidates::{explain_rank, forecast};
 use text::{TextPage, Tone};
 
 use super::decision::NotEvaluated;
@@ -25,11 +23,13 @@ use super::signal::NodeCondition;
 use super::time::Timestamp;
 use crate::pod::PodName;
 
-/// Writes text about records, in the order in which it gets them.
+/// Writes text about records, in the order in which it gets them. The default covers everything and has no colours.
 #[derive(Debug, Default)]
 pub struct Explainer {
-    style: Style,
-    history: Option<pod::PodHistory>,
+    /// Whether text is coloured with ANSI escape sequences.
+    is_coloured: bool,
+    /// The pod, if only one is covered.
+    pod: Option<pod::PodExplainer>,
     no_pressure: Option<NoPressureRun>,
 }
 
@@ -44,21 +44,22 @@ struct NoPressureRun {
 }
 
 impl Explainer {
-    /// Creates an explainer that covers everything.
-    pub fn new(style: Style) -> Self {
-        Self { style, ..Self::default() }
+    /// Returns an explainer that covers one pod.
+    pub fn of_pod(pod: PodName) -> Self {
+        Self { pod: Some(pod::PodExplainer::new(pod)), ..Self::default() }
     }
 
-    /// Creates an explainer that covers one pod.
-    pub fn of_pod(style: Style, pod: PodName) -> Self {
-        Self { style, history: Some(pod::PodHistory::new(pod)), no_pressure: None }
+    /// Sets whether text is coloured with ANSI escape sequences, which only a terminal displays.
+    #[must_use]
+    pub fn coloured(self, is_coloured: bool) -> Self {
+        Self { is_coloured, ..self }
     }
 
     /// Returns the text about a record, with line ends. Empty if there is nothing to write yet.
     pub fn explain(&mut self, record: &DecisionRecord) -> String {
-        let mut page = TextPage::new(self.style);
-        if let Some(history) = &mut self.history {
-            history.explain(record, &mut page);
+        let mut page = TextPage::new(self.is_coloured);
+        if let Some(pod) = &mut self.pod {
+            pod.explain(record, &mut page);
             return page.out;
         }
         match &record.subject {
@@ -83,10 +84,10 @@ impl Explainer {
 
     /// Returns the remaining text when no record follows.
     pub fn finish(&mut self) -> String {
-        let mut page = TextPage::new(self.style);
+        let mut page = TextPage::new(self.is_coloured);
         self.end_no_pressure_run(&mut page);
-        if let Some(history) = self.history.take() {
-            history.finish(&mut page);
+        if let Some(pod) = self.pod.take() {
+            pod.finish(&mut page);
         }
         page.out
     }

@@ -11,9 +11,9 @@ use crate::record::{
 use crate::signal::Resource;
 use crate::time::Timestamp;
 
-/// The history of a pod, collected from evaluation to evaluation.
+/// Writes text about one pod, and collects its history from evaluation to evaluation.
 #[derive(Debug)]
-pub(super) struct PodHistory {
+pub(super) struct PodExplainer {
     pod: PodName,
     evaluation_count: usize,
     ranked: usize,
@@ -23,7 +23,7 @@ pub(super) struct PodHistory {
     kills: u64,
 }
 
-impl PodHistory {
+impl PodExplainer {
     pub(super) fn new(pod: PodName) -> Self {
         Self { pod, evaluation_count: 0, ranked: 0, evicted: Vec::new(), kills: 0 }
     }
@@ -51,7 +51,7 @@ impl PodHistory {
 
     /// Writes the summary of all records.
     pub(super) fn finish(self, page: &mut TextPage) {
-        let name = page.style.paint(Tone::Strong, &pod(&self.pod));
+        let name = page.paint(Tone::Strong, &pod(&self.pod));
         let evaluations = count(self.evaluation_count, "evaluation");
         let times: Vec<String> = self.evicted.iter().map(ToString::to_string).collect();
         let selections = match &*times {

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
-use super::{Explainer, Style};
+use super::{Explainer, explain_rank, forecast};
 use crate::decision::ProposalState;
-use crate::disk_layout::{Parts, Reclaim};
+use crate::disk_layout::{DiskLayout, Parts, Reclaim};
 use crate::engine::Engine;
 use crate::fixture::{
     at, engine, enhanced, hard, memory_of, node, pod, policy, quantity, set, set_by, snapshot, soft, step,
@@ -16,11 +16,11 @@ use crate::pod::{EmptyDir, Owner, Pod, PodName, PodRef, Volume};
 use crate::policy::preferences::{PredictionMode, Preferences};
 use crate::policy::{Policy, Rules, Threshold};
 use crate::reading::UnknownReason;
-use crate::record::{DecisionRecord, MemoryRecord, RecordSubject, UnknownValue};
+use crate::record::{DecisionRecord, MemoryRecord, PodSample, RecordSubject, UnknownValue};
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable, NodeFsInodesFree};
-use crate::signal::{NodeCondition, Signal};
+use crate::signal::{NodeCondition, Resource, Signal};
 use crate::signal_filter::{Implausible, RejectedReading};
-use crate::snapshot::{ContainerStatValues, NodeStats, PodStatValues, Snapshot, VolumeStatValues};
+use crate::snapshot::{ContainerStatValues, FsUsage, NodeStats, PodStatValues, Snapshot};
 use crate::threshold::MemoryConditions;
 use crate::trend::Eta;
 use crate::units::{GoDuration, ThresholdValue};
@@ -67,7 +67,7 @@ const PRESSURE: [(i64, u64, u64); 6] =
 
 #[test]
 fn evaluations_under_pressure_are_explained_one_by_one() {
-    insta::assert_snapshot!(Node::new(Explainer::new(Style::Plain)).samples(&PRESSURE));
+    insta::assert_snapshot!(Node::new(Explainer::default()).samples(&PRESSURE));
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn bytes_elsewhere_and_awaited_bytes_are_explained() {
         Arc::new(snapshot)
     };
     let mut text = String::new();
-    let mut explainer = Explainer::new(Style::Plain);
+    let mut explainer = Explainer::default();
     for sample in [sample(1, 64 << 20), sample(2, 0)] {
         let decision = step(&mut engine, 2, Event::Sample(Arc::clone(&sample)));
         text += &explainer.explain(&DecisionRecord::of(&decision));
@@ -111,25 +111,23 @@ fn bytes_elsewhere_and_awaited_bytes_are_explained() {
 #[test]
 fn text_for_a_terminal_is_coloured() {
     insta::assert_snapshot!(
-        Node::new(Explainer::new(Style::Coloured)).samples(&PRESSURE[..4]).escape_debug()
+        Node::new(Explainer::default().coloured(true)).samples(&PRESSURE[..4]).escape_debug()
     );
 }
 
 #[test]
 fn an_evicted_pod_is_explained() {
-    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("greedy"))).samples(&PRESSURE));
+    insta::assert_snapshot!(Node::new(Explainer::of_pod(name_of("greedy"))).samples(&PRESSURE));
 }
 
 #[test]
 fn a_pod_that_is_not_evicted_is_explained() {
-    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("modest"))).samples(&PRESSURE));
+    insta::assert_snapshot!(Node::new(Explainer::of_pod(name_of("modest"))).samples(&PRESSURE));
 }
 
 #[test]
 fn a_critical_pod_is_explained() {
-    insta::assert_snapshot!(
-        Node::new(Explainer::of_pod(Style::Plain, name_of("critical"))).samples(&PRESSURE)
-    );
+    insta::assert_snapshot!(Node::new(Explainer::of_pod(name_of("critical"))).samples(&PRESSURE));
 }
 
 #[test]
@@ -144,11 +142,11 @@ fn an_eviction_above_a_limit_is_not_explained_by_a_threshold() {
     for (uid, used) in [("full", 5), ("greedy", 200), ("modest", 50)] {
         snapshot.add_pod(uid, memory_of(uid, used).1);
         if uid == "full" {
-            snapshot.add_volume("cache", VolumeStatValues { used: Some(200), inodes: None });
+            snapshot.add_volume("cache", FsUsage { used: Some(200), inodes: None });
         }
     }
     let record = DecisionRecord::of(&step(&mut engine, 1, Event::Sample(Arc::new(snapshot))));
-    let text = Explainer::new(Style::Plain).explain(&record);
+    let text = Explainer::default().explain(&record);
     for part in [
         "EVICT default/pod-full: above limits of local storage; EVICT default/pod-greedy: short of memory\n",
         "  goes       default/pod-full\n",
@@ -158,7 +156,7 @@ fn an_eviction_above_a_limit_is_not_explained_by_a_threshold() {
     }
     let row = text.lines().find(|line| line.contains("  default/pod-full  ")).unwrap();
     assert!(row.contains("terminating"), "{text}");
-    let text = Explainer::of_pod(Style::Plain, name_of("full")).explain(&record);
+    let text = Explainer::of_pod(name_of("full")).explain(&record);
     assert!(text.contains("EVICT default/pod-full: above a limit of its own"), "{text}");
 }
 
@@ -168,7 +166,7 @@ fn an_eviction_by_prediction_is_explained_with_the_time_that_was_left() {
     let policy =
         enhanced(vec![hard(MemoryAvailable, "100")], |it| it.prediction.mode = PredictionMode::Evict);
     let mut engine = engine(policy, &pods);
-    let mut explainer = Explainer::new(Style::Plain);
+    let mut explainer = Explainer::default();
     let mut text = String::new();
     for (seconds, available) in (0..4).zip([500, 480, 460, 440]) {
         let sample = snapshot(node(available, 900, at(seconds)), &[memory_of("greedy", 200)]);
@@ -187,7 +185,7 @@ fn only_what_is_still_short_after_reclaim_is_not_enough() {
     let sample = |disk| snapshot(node(900, disk, at(1)), &[memory_of("a", 5)]);
     step(&mut engine, 1, Event::Sample(sample(400)));
     let decision = step(&mut engine, 1, Event::Reclaimed(Ok(sample(600))));
-    let text = Explainer::new(Style::Plain).explain(&DecisionRecord::of(&decision));
+    let text = Explainer::default().explain(&DecisionRecord::of(&decision));
     let is_short = |signal: &str| {
         let line = text.lines().find(|line| line.contains(&format!("afterwards {signal} "))).unwrap();
         line.ends_with("which is not enough")
@@ -279,14 +277,14 @@ fn kills() -> [DecisionRecord; 4] {
 
 #[test]
 fn oom_kills_and_terminations_are_explained() {
-    let mut explainer = Explainer::new(Style::Plain);
+    let mut explainer = Explainer::default();
     let text: String = kills().iter().map(|record| explainer.explain(record)).collect();
     insta::assert_snapshot!(text + &explainer.finish());
 }
 
 #[test]
 fn explaining_a_pod_includes_its_oom_kills() {
-    let mut explainer = Explainer::of_pod(Style::Plain, name_of("greedy"));
+    let mut explainer = Explainer::of_pod(name_of("greedy"));
     let text: String = kills().iter().map(|record| explainer.explain(record)).collect();
     let text = text + &explainer.finish();
     assert!(!text.contains("unknown cgroup"), "{text}");
@@ -349,10 +347,31 @@ fn the_context_of_an_evaluation_is_explained() {
         would_evict: vec![name_of("greedy")],
         would_reclaim: vec![Reclaim::Images],
     });
-    let mut explainer = Explainer::new(Style::Plain);
+    let mut explainer = Explainer::default();
     let text = explainer.explain(&record);
     let mut later = sample(900, 990);
     later.unavailable = vec![Signal::PidAvailable];
     let text = text + &explainer.explain(&later) + &explainer.finish();
     insta::assert_snapshot!(text);
+}
+
+fn explained_ranks() -> Vec<String> {
+    let critical = Pod { priority: Some(2_000_000_000), ..pod("d", "1Mi") };
+    let pods =
+        set(vec![pod("a", "10Mi"), Pod { priority: Some(5), ..pod("b", "10Mi") }, critical, pod("c", "1Gi")]);
+    let used = [("a", 300), ("b", 500), ("d", 9), ("c", 600)].map(|(uid, mi)| memory_of(uid, mi << 20));
+    let (snapshot, layout) = (snapshot(node(50, 1000, at(0)), &used).indexed(&pods), DiskLayout::default());
+    let sample = PodSample { at: at(0), pods, snapshot, layout, in_flight: Vec::new(), sized: false };
+    let ranking = sample.ranking(Signal::MemoryAvailable);
+    let text = |index: usize| {
+        let forecast = forecast(Resource::Memory, &ranking[index]);
+        let lines = explain_rank(Signal::MemoryAvailable, &ranking, index);
+        format!("{}\n[{forecast}]\n", lines.join("\n"))
+    };
+    (0..4).map(text).collect()
+}
+
+#[test]
+fn a_rank_is_explained_with_what_would_change_it() {
+    insta::assert_snapshot!(explained_ranks().join("\n"));
 }

@@ -76,16 +76,6 @@ pub(super) fn count(number: usize, one: &str) -> String {
     format!("{number} {one}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Whether text is coloured with ANSI escape sequences.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Style {
-    /// Without colours: for files, pipes and `NO_COLOR`.
-    #[default]
-    Plain,
-    /// With colours: for a terminal.
-    Coloured,
-}
-
 /// The meaning of a text, which selects its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tone {
@@ -101,8 +91,23 @@ pub(super) enum Tone {
     Faint,
 }
 
-impl Style {
-    pub(super) fn paint(self, tone: Tone, text: &str) -> String {
+/// The width of the labels on the left.
+const LABEL: usize = 11;
+
+/// Writes lines with labels.
+pub(super) struct TextPage {
+    /// Whether text is coloured with ANSI escape sequences.
+    is_coloured: bool,
+    pub(super) out: String,
+}
+
+impl TextPage {
+    pub(super) fn new(is_coloured: bool) -> Self {
+        Self { is_coloured, out: String::new() }
+    }
+
+    /// Returns a text in the colour of its meaning, if the page is coloured.
+    pub(super) fn paint(&self, tone: Tone, text: &str) -> String {
         let code = match tone {
             Tone::Bad => "1;31",
             Tone::Warning => "33",
@@ -110,36 +115,18 @@ impl Style {
             Tone::Strong => "1",
             Tone::Faint => "2",
         };
-        match self {
-            Self::Plain => text.to_owned(),
-            Self::Coloured => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
-        }
-    }
-}
-
-/// The width of the labels on the left.
-const LABEL: usize = 11;
-
-/// Writes lines with labels.
-pub(super) struct TextPage {
-    pub(super) style: Style,
-    pub(super) out: String,
-}
-
-impl TextPage {
-    pub(super) fn new(style: Style) -> Self {
-        Self { style, out: String::new() }
+        if self.is_coloured { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
     }
 
     pub(super) fn heading(&mut self, at: Timestamp, tone: Tone, text: &str) {
-        self.out += &format!("{at}  {}\n", self.style.paint(tone, text));
+        self.out += &format!("{at}  {}\n", self.paint(tone, text));
     }
 
     /// Writes lines of one kind. The label precedes the first one.
     pub(super) fn lines(&mut self, label: &str, lines: impl IntoIterator<Item = String>) {
         for (index, line) in lines.into_iter().enumerate() {
             let label = if index == 0 { label } else { "" };
-            self.out += &format!("  {}{line}\n", self.style.paint(Tone::Strong, &format!("{label:LABEL$}")));
+            self.out += &format!("  {}{line}\n", self.paint(Tone::Strong, &format!("{label:LABEL$}")));
         }
     }
 
@@ -163,7 +150,7 @@ impl TextPage {
                 text += &if *is_number { format!("  {cell:>width$}") } else { format!("  {cell:width$}") };
             }
             let text = text.trim_end();
-            self.out += &tone.map_or_else(|| text.to_owned(), |tone| self.style.paint(tone, text));
+            self.out += &tone.map_or_else(|| text.to_owned(), |tone| self.paint(tone, text));
             self.out.push('\n');
         }
     }

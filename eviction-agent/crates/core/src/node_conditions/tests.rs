@@ -1,9 +1,11 @@
 use proptest::prelude::*;
 
-use super::{Due, Effect, TaintChange, conditions, effects, taint_key, taints, transition_since};
+use super::{
+    ConditionStatus, Due, Pressure, PressureCause, TaintChange, TaintEffect, conditions, effects, taint_key,
+    taints, transition_since,
+};
 use crate::fixture::{at, hard, soft};
 use crate::node::{Condition, Node, Taint};
-use crate::node_conditions::pressure::{Pressure, PressureCause, Status};
 use crate::policy::Threshold;
 use crate::policy::eviction_settings::NodeStatusSettings;
 use crate::signal::NodeCondition::{self, MemoryPressure};
@@ -26,7 +28,7 @@ fn with_memory_pressure(pressure: Pressure) -> [Pressure; NodeCondition::COUNT] 
 const PERIOD: GoDuration = GoDuration::from_secs(300);
 
 const HARD: Pressure = Pressure {
-    status: Status::True,
+    status: ConditionStatus::True,
     since: None,
     hard: true,
     cause: Some(PressureCause::Met { threshold: 1 }),
@@ -137,7 +139,7 @@ fn taint_effect_follows_the_pressure_and_the_settings() {
         ..NodeStatusSettings::NONE
     };
     let soft = Pressure { hard: false, ..HARD };
-    let of = |pressure: &Pressure, settings| super::wanted(pressure, settings).map(Effect::name);
+    let of = |pressure: &Pressure, settings| super::wanted(pressure, settings).map(TaintEffect::name);
     for (switches, when_soft, when_hard) in [
         (settings(true, true), Some("PreferNoSchedule"), Some("NoSchedule")),
         (settings(true, false), Some("PreferNoSchedule"), Some("PreferNoSchedule")),
@@ -161,10 +163,10 @@ fn only_taints_that_the_agent_writes_count_as_its_own() {
     assert_eq!(effects(&node, MemoryPressure).count(), 0);
     assert_eq!(taints(&node, &[None; 3]), []);
     let mut wanted = [None; 3];
-    wanted[MemoryPressure as usize] = Some(Effect::NoSchedule);
-    assert_eq!(taints(&node, &wanted), [TaintChange::Add { key, effect: Effect::NoSchedule }]);
+    wanted[MemoryPressure as usize] = Some(TaintEffect::NoSchedule);
+    assert_eq!(taints(&node, &wanted), [TaintChange::Add { key, effect: TaintEffect::NoSchedule }]);
     // The API server accepts only one taint of each key and effect.
-    wanted[MemoryPressure as usize] = Some(Effect::PreferNoSchedule);
+    wanted[MemoryPressure as usize] = Some(TaintEffect::PreferNoSchedule);
     assert_eq!(taints(&node, &wanted), []);
 }
 
@@ -181,7 +183,7 @@ proptest! {
     #[test]
     fn taint_changes_produce_the_wanted_taints(
         list in prop::collection::vec(any_taint(), 0..110),
-        wanted in prop::array::uniform3(prop::option::of(prop::sample::select(vec![Effect::PreferNoSchedule, Effect::NoSchedule]))),
+        wanted in prop::array::uniform3(prop::option::of(prop::sample::select(vec![TaintEffect::PreferNoSchedule, TaintEffect::NoSchedule]))),
     ) {
         let before = node(list);
         let after = node(changed(&before, &taints(&before, &wanted)));
@@ -190,8 +192,8 @@ proptest! {
             NodeCondition::ALL.into_iter().any(|condition| effects(&alone, condition).count() > 0)
         };
         for condition in NodeCondition::ALL {
-            let found: Vec<Effect> = effects(&after, condition).collect();
-            let is_set_by_other_writer = |effect: &Effect| before.taints.iter().any(|it| {
+            let found: Vec<TaintEffect> = effects(&after, condition).collect();
+            let is_set_by_other_writer = |effect: &TaintEffect| before.taints.iter().any(|it| {
                 &*it.key == taint_key(condition) && &*it.value == "x" && *it.effect == *effect.name()
             });
             let expected = wanted[condition as usize].filter(|effect| !is_set_by_other_writer(effect));

@@ -194,6 +194,9 @@ pub struct GroupKill {
     /// The number of victims that are not listed.
     #[serde(skip_serializing_if = "is_zero")]
     pub victims_omitted: u64,
+    /// When the last victim was killed, if that is known.
+    #[serde(skip)]
+    pub latest: Option<Timestamp>,
 }
 
 /// A process that was killed with its cgroup.
@@ -215,6 +218,7 @@ impl GroupKill {
     /// Adds a victim.
     pub fn add(&mut self, kill: &OomKill) {
         self.kills = self.kills.saturating_add(1);
+        self.latest = self.latest.max(kill.at);
         if self.victims.len() < LISTED {
             let container = kill.container.as_deref().map(clip);
             let victim = Victim { pid: kill.pid, comm: clip(&kill.comm), container, pod: kill.pod.clone() };

@@ -10,9 +10,7 @@
 
 mod cause;
 mod kill;
-mod pending;
 mod pod;
-mod status_mismatch;
 mod termination;
 #[cfg(test)]
 mod tests;
@@ -21,6 +19,8 @@ mod tracker;
 pub use cause::{Explanation, TerminationCause};
 pub use kill::{GroupKill, LISTED, LimitScope, OomKill, OomVictimRole, Victim};
 pub use pod::KillEntry;
-pub use status_mismatch::{ContainerStatusMismatch, MismatchKind};
-pub use termination::{ContainerEnded, ContainerRef, ContainerTerminated, EndSeen, Evictor, Evidence};
+pub use termination::{
+    ContainerEnded, ContainerRef, ContainerStatusMismatch, ContainerTerminated, Evictor, Evidence,
+    MismatchKind, TerminationSource,
+};
 pub use tracker::{AnomalyCounts, EndHandling, OomTracker, OomUpdate};

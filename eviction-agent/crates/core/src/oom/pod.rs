@@ -8,11 +8,12 @@ use serde::Serialize;
 use crate::pod::{PodName, PodRef};
 use crate::time::Timestamp;
 
-use super::cause::{AttributedCause, attribute, is_complete};
+use super::cause::{AttributedCause, TrackedEnd, attribute, is_complete, is_sigkill};
 use super::kill::{LISTED, LimitScope, OomKill, OomVictimRole, clip};
-use super::pending::{PendingEnd, is_sigkill};
-use super::status_mismatch::{ContainerStatusMismatch, MismatchKind};
-use super::termination::{ContainerEnded, ContainerRef, ContainerTerminated, EndSeen, Evidence};
+use super::termination::{
+    ContainerEnded, ContainerRef, ContainerStatusMismatch, ContainerTerminated, Evidence, MismatchKind,
+    TerminationSource,
+};
 use super::tracker::EndHandling;
 
 /// The number of kills that are kept for the cause of the next termination. One more drops the oldest kill of
@@ -100,18 +101,10 @@ pub(super) struct PodOomHistory {
     /// The number of processes of the pod that the kernel killed.
     pub(super) kills: u64,
     recent: Vec<KillEntry>,
-    open: Vec<PendingEnd>,
-    closed: VecDeque<DecidedEnd>,
-}
-
-/// A termination whose cause is decided.
-#[derive(Clone, Debug)]
-struct DecidedEnd {
-    end: PendingEnd,
-    /// The causes in order of time, at least one.
-    causes: Vec<AttributedCause>,
-    /// Whether the kernel was seen to kill any process of the container before the cause was decided.
-    any_kill: bool,
+    /// The terminations whose cause is not decided yet.
+    open: Vec<TrackedEnd>,
+    /// The terminations whose cause was decided last.
+    closed: VecDeque<TrackedEnd>,
 }
 
 impl PodOomHistory {
@@ -126,7 +119,7 @@ impl PodOomHistory {
             let child = self.recent.iter().position(|kill| kill.victim == OomVictimRole::Child);
             self.recent.remove(child.unwrap_or(0));
         }
-        let late = self.closed.iter().any(|closed| closed.end.contained_victim_of(&killed));
+        let late = self.closed.iter().any(|closed| closed.contained_victim_of(&killed));
         killed.consumed = late;
         self.recent.push(killed);
         late
@@ -144,17 +137,17 @@ impl PodOomHistory {
             open.add_record(end, at);
             return (EndHandling::Noted, None);
         }
-        let Some(closed) = self.closed.iter_mut().find(|closed| closed.end.is_same(end, at)) else {
-            self.open.push(PendingEnd::new(end, at, now));
+        let Some(closed) = self.closed.iter_mut().find(|closed| closed.is_same(end, at)) else {
+            self.open.push(TrackedEnd::new(end, at, now));
             return (EndHandling::Noted, None);
         };
-        if end.seen != EndSeen::Status || !closed.end.seen.insert(EndSeen::Status) {
+        if end.seen != TerminationSource::Status || !closed.seen.insert(TerminationSource::Status) {
             return (EndHandling::Late, None);
         }
         let by_sigkill = is_sigkill(end.exit_code, end.signal);
         let mismatch = MismatchKind::of(&closed.causes, closed.any_kill, &end.reason, by_sigkill);
         let mismatch = mismatch.zip(closed.causes.first()).map(|(mismatch, first)| {
-            let container = container_ref(self.name.as_deref(), &end.pod_uid, &closed.end);
+            let container = container_ref(self.name.as_deref(), &end.pod_uid, closed);
             Box::new(ContainerStatusMismatch { container, cause: first.cause, mismatch })
         });
         (EndHandling::Late, mismatch)
@@ -190,29 +183,29 @@ impl PodOomHistory {
     /// Decides the cause of a termination.
     fn decide_cause(
         &mut self,
-        end: PendingEnd,
+        mut end: TrackedEnd,
         uid: &str,
         eviction: Option<&StartedEviction>,
     ) -> ContainerTerminated {
         let eviction = eviction.filter(|started| started.covers(end.at, end.latest));
         let mut evidence = self.evidence(&end, eviction);
-        let any_kill = evidence.iter().any(|it| matches!(it, Evidence::KernelKills(_)));
-        let causes = attribute(&end, &mut self.recent, eviction);
-        let mismatch = || MismatchKind::of(&causes, any_kill, &end.reason, end.ended_by_sigkill());
+        end.any_kill = evidence.iter().any(|it| matches!(it, Evidence::KernelKills(_)));
+        end.causes = attribute(&end, &mut self.recent, eviction);
+        let mismatch = || MismatchKind::of(&end.causes, end.any_kill, &end.reason, end.ended_by_sigkill());
         let evidence_omitted = evidence.len().saturating_sub(LISTED);
         evidence.truncate(LISTED);
-        let AttributedCause { cause, explanation, .. } = causes[0];
+        let AttributedCause { cause, explanation, .. } = end.causes[0];
         let terminated = ContainerTerminated {
             container: container_ref(self.name.as_deref(), uid, &end),
             cause,
             explanation,
             inferred: explanation.is_inferred(),
-            contributing: causes.iter().skip(1).map(|other| other.cause).collect(),
-            limit_scope: causes.iter().find_map(|cause| cause.limit_scope),
+            contributing: end.causes.iter().skip(1).map(|other| other.cause).collect(),
+            limit_scope: end.causes.iter().find_map(|cause| cause.limit_scope),
             finished_at: end.at,
             exit_code: end.exit_code,
             exit_signal: end.signal,
-            mismatch: end.seen.contains(&EndSeen::Status).then(mismatch).flatten(),
+            mismatch: end.seen.contains(&TerminationSource::Status).then(mismatch).flatten(),
             reason: end.reason.clone(),
             evidence,
             evidence_omitted,
@@ -220,12 +213,12 @@ impl PodOomHistory {
         if self.closed.len() >= MAX_CLOSED_ENDS {
             self.closed.pop_front();
         }
-        self.closed.push_back(DecidedEnd { end, causes, any_kill });
+        self.closed.push_back(end);
         terminated
     }
 
     /// Returns all evidence of a termination, in order of time. `eviction`: the one that may have ended the container.
-    fn evidence(&self, end: &PendingEnd, eviction: Option<&StartedEviction>) -> Vec<Evidence> {
+    fn evidence(&self, end: &TrackedEnd, eviction: Option<&StartedEviction>) -> Vec<Evidence> {
         let mut evidence = Vec::new();
         evidence.extend(eviction.map(|started| Evidence::AgentEvicts { at: started.at }));
         let kills = self.recent.iter().filter(|kill| !kill.consumed && end.may_contain_victim_of(kill));
@@ -240,7 +233,7 @@ impl PodOomHistory {
     }
 }
 
-fn container_ref(name: Option<&PodName>, uid: &str, end: &PendingEnd) -> ContainerRef {
+fn container_ref(name: Option<&PodName>, uid: &str, end: &TrackedEnd) -> ContainerRef {
     ContainerRef {
         pod: name.filter(|name| !name.name.is_empty()).map(PodRef::from),
         pod_uid: uid.into(),

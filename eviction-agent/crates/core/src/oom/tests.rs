@@ -10,6 +10,7 @@ mod evicted;
 mod group;
 mod late;
 mod random;
+mod status_mismatch;
 
 /// An engine, with the kills and terminations that it reported.
 struct CountingEngine {
@@ -57,7 +58,7 @@ fn status(reason: &str, exit_code: i32) -> ContainerEnded {
         pod_uid: "a".into(),
         container: "main".into(),
         container_id: Some("i1".into()),
-        seen: EndSeen::Status,
+        seen: TerminationSource::Status,
         exit_code: Some(exit_code),
         reason: reason.into(),
         ..ContainerEnded::default()
@@ -65,7 +66,7 @@ fn status(reason: &str, exit_code: i32) -> ContainerEnded {
 }
 
 fn cgroup() -> ContainerEnded {
-    ContainerEnded { seen: EndSeen::Cgroup, exit_code: None, ..status("", 0) }
+    ContainerEnded { seen: TerminationSource::Cgroup, exit_code: None, ..status("", 0) }
 }
 
 fn killed(engine: &mut CountingEngine, seconds: i64, kill: OomKill) -> Decision {

@@ -7,8 +7,7 @@ use serde::Serialize;
 
 use super::kill::{GroupKill, OomKill, clipped};
 use super::pod::{KillEntry, PodOomHistory, StartedEviction};
-use super::status_mismatch::ContainerStatusMismatch;
-use super::termination::{ContainerEnded, ContainerTerminated, EndSeen};
+use super::termination::{ContainerEnded, ContainerStatusMismatch, ContainerTerminated, TerminationSource};
 use crate::pod::{PodName, PodRef};
 use crate::pods::PodSet;
 use crate::progress::NotEvicted;
@@ -46,23 +45,14 @@ pub struct OomTracker {
     anomalies: AnomalyCounts,
     pods: BTreeMap<Box<str>, PodOomHistory>,
     recent: VecDeque<(Timestamp, u32)>,
-    /// The most recent group kills, in the order of their first records.
-    groups: VecDeque<OpenGroup>,
+    /// The most recent group kills, each with the id of its cgroup, in the order of their first records.
+    groups: VecDeque<(u64, GroupKill)>,
     /// The last eviction of each pod. They are not in the histories, because an eviction must not allocate memory.
     evictions: Vec<StartedEviction>,
     /// Causes that were decided early, because the history of their pod was dropped.
     early: Vec<ContainerTerminated>,
     /// Whether evictions are decided but not carried out.
     dry_run: bool,
-}
-
-/// A group kill that may have further records.
-#[derive(Clone, Debug)]
-struct OpenGroup {
-    cgroup: u64,
-    /// The time of the latest record.
-    latest: Timestamp,
-    kill: GroupKill,
 }
 
 /// Counts of records that were inconsistent, or too late to change anything. None of them does any harm.
@@ -99,7 +89,7 @@ pub enum OomUpdate {
         /// The name of the container.
         container: Box<str>,
         /// Where the termination was observed.
-        seen: EndSeen,
+        seen: TerminationSource,
         /// How the record was handled.
         handling: EndHandling,
         /// The mismatch, if the record is a status that arrived after the cause was decided and differs from
@@ -168,21 +158,20 @@ impl OomTracker {
     /// Adds a record of this time to the group kill that it is part of. Returns the group so far.
     fn add_to_group(&mut self, kill: &OomKill, at: Timestamp) -> Option<GroupKill> {
         let cgroup = kill.oom_group?;
-        let is_same = |open: &&mut OpenGroup| {
-            open.cgroup == cgroup && since(at, open.latest).as_nanos().saturating_abs() <= SAME_GROUP_NANOS
-        };
-        let open = match self.groups.iter_mut().rev().find(is_same) {
-            Some(open) => open,
+        let is_near = |latest| since(at, latest).as_nanos().saturating_abs() <= SAME_GROUP_NANOS;
+        let is_same =
+            |(id, group): &&mut (u64, GroupKill)| *id == cgroup && group.latest.is_some_and(is_near);
+        let (_, group) = match self.groups.iter_mut().rev().find(is_same) {
+            Some(known) => known,
             None => {
                 if self.groups.len() >= MAX_GROUPS {
                     self.groups.pop_front();
                 }
-                self.groups.push_back_mut(OpenGroup { cgroup, latest: at, kill: GroupKill::default() })
+                self.groups.push_back_mut((cgroup, GroupKill::default()))
             }
         };
-        open.latest = open.latest.max(at);
-        open.kill.add(kill);
-        Some(open.kill.clone())
+        group.add(kill);
+        Some(group.clone())
     }
 
     /// Adds a record of a termination.

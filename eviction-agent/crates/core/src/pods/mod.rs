@@ -8,11 +8,10 @@ mod tests;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
-pub(crate) use protection::PodAnnotations;
+pub(crate) use protection::opts_out;
 pub use protection::{
-    AnnotationError, DESCHEDULER_EVICT, DESCHEDULER_PREFER_NO_EVICTION, EVICT, EvictionOrder,
-    IgnoredAnnotation, PRIORITY_HINT, PodProtection, RateLimitKey, from_api, is_critical, is_used_annotation,
-    mirrored_uid,
+    DESCHEDULER_EVICT, DESCHEDULER_PREFER_NO_EVICTION, EVICT, IgnoredAnnotation, PRIORITY_HINT,
+    PodProtection, RateLimitKey, from_api, is_critical, is_used_annotation, mirrored_uid,
 };
 pub use resources::{
     LocalLimits, NamedLimit, has_pod_level_resources, is_best_effort, memory_limit, pod_limit, pod_request,

@@ -3,34 +3,18 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::pod::Pod;
 use crate::policy::Rules;
-use crate::policy::preferences::{Protection, ProtectionRule, RateLimitScope};
+use crate::policy::preferences::{EvictionOrder, ProtectionRule, RateLimitScope};
 use crate::sorted_map::SortedMap;
-
-/// The eviction order of a pod. All pods of one order are evicted before any of the next.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EvictionOrder {
-    /// Before all others.
-    First,
-    /// In the order of the ranking.
-    #[default]
-    Normal,
-    /// After all others.
-    Last,
-    /// The pod opted out. If it is evicted at all, then after all pods that did not.
-    OptedOut,
-    /// The pod is not evicted.
-    Never,
-}
 
 /// Whether and when a pod may be evicted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PodProtection {
-    /// The eviction order of the pod.
+    /// The eviction order of the pod. All pods of one order are evicted before any of the next.
+    #[serde(serialize_with = "write_name")]
     pub order: EvictionOrder,
     /// The index in `policy.protection` of the rule that matches the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,21 +44,26 @@ impl PodProtection {
         let Some(preferences) = &rules.preferences else {
             return Self { rate_limit_key, ..Self::default() };
         };
-        let PodAnnotations { opts_out, allows_eviction, prefers_to_stay, hint, ignored } =
-            PodAnnotations::of(&pod.annotations);
         let rule = preferences.protection.iter().position(|rule| rule_matches(rule, pod));
         let configured = rule.and_then(|index| preferences.protection.get(index)).map(|rule| rule.order);
         let order = match configured {
-            Some(Protection::Never) => EvictionOrder::Never,
-            _ if opts_out => EvictionOrder::OptedOut,
-            Some(Protection::First) => EvictionOrder::First,
-            Some(Protection::Last) => EvictionOrder::Last,
-            None if prefers_to_stay => EvictionOrder::Last,
-            Some(Protection::Normal) | None => EvictionOrder::Normal,
+            Some(EvictionOrder::Never) => EvictionOrder::Never,
+            _ if opts_out(pod) => EvictionOrder::OptedOut,
+            Some(order) => order,
+            None if pod.annotations.contains_key(DESCHEDULER_PREFER_NO_EVICTION) => EvictionOrder::Last,
+            None => EvictionOrder::Normal,
         };
-        let without_controller = pod.owner.is_none() && !allows_eviction;
+        let mut ignored = Vec::new();
+        let without_controller = !allows_eviction(&pod.annotations, &mut ignored) && pod.owner.is_none();
+        let hint = priority_hint(&pod.annotations, &mut ignored);
         Self { order, rule, without_controller, hint, rate_limit_key, ignored }
     }
+}
+
+/// Serializes the order as records have it. The configuration has other names.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
+fn write_name<S: Serializer>(order: &EvictionOrder, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(order.name())
 }
 
 /// Returns whether all conditions of a rule match. The configuration has checked that it has at least one.
@@ -153,72 +142,58 @@ pub struct IgnoredAnnotation {
     pub annotation: &'static str,
     /// The value, at most 64 characters of it.
     pub value: Box<str>,
-    /// What is wrong with the value.
-    pub error: AnnotationError,
+    /// What is wrong with the value: `not_true_or_false`, `not_a_number_in_range`, or `says_false`. For the
+    /// descheduler any value is a yes, but that one is most likely meant as a no.
+    pub error: &'static str,
 }
 
-/// What is wrong with the value of an annotation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AnnotationError {
-    /// The value must be `"true"` or `"false"`.
-    NotTrueOrFalse,
-    /// The value must be an integer from -100 to 100.
-    NotANumberInRange,
-    /// The descheduler accepts any value as a yes. This one is most likely meant as a no, so it is ignored.
-    SaysFalse,
-}
-
-/// The annotations of a pod that affect its eviction.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PodAnnotations {
-    /// Whether the pod must not be evicted.
-    pub(crate) opts_out: bool,
-    /// Whether the pod may be evicted although it has no controller.
-    pub(crate) allows_eviction: bool,
-    /// Whether other pods should be evicted first.
-    pub(crate) prefers_to_stay: bool,
-    /// The priority hint.
-    pub(crate) hint: i8,
-    /// The annotations with invalid values.
-    pub(crate) ignored: Vec<IgnoredAnnotation>,
-}
-
-impl PodAnnotations {
-    pub(crate) fn of(annotations: &SortedMap<Box<str>>) -> Self {
-        let mut parsed = Self {
-            prefers_to_stay: annotations.contains_key(DESCHEDULER_PREFER_NO_EVICTION),
-            ..Self::default()
-        };
-        if let Some(value) = annotations.get(DESCHEDULER_EVICT) {
-            // `False` and `FALSE` are what YAML's booleans look like when they are quoted.
-            if value.eq_ignore_ascii_case("false") {
-                parsed.ignore(DESCHEDULER_EVICT, value, AnnotationError::SaysFalse);
-            } else {
-                parsed.allows_eviction = true;
-            }
-        }
-        if let Some(value) = annotations.get(EVICT) {
-            match () {
-                () if value.eq_ignore_ascii_case("false") => {
-                    (parsed.opts_out, parsed.allows_eviction) = (true, false)
-                }
-                () if value.eq_ignore_ascii_case("true") => parsed.allows_eviction = true,
-                () => parsed.ignore(EVICT, value, AnnotationError::NotTrueOrFalse),
-            }
-        }
-        if let Some(value) = annotations.get(PRIORITY_HINT) {
-            match value.parse() {
-                Ok(hint @ MIN_HINT..=MAX_HINT) => parsed.hint = hint,
-                _ => parsed.ignore(PRIORITY_HINT, value, AnnotationError::NotANumberInRange),
-            }
-        }
-        parsed
-    }
-
-    fn ignore(&mut self, annotation: &'static str, value: &str, error: AnnotationError) {
+impl IgnoredAnnotation {
+    fn new(annotation: &'static str, value: &str, error: &'static str) -> Self {
         let value: String = value.chars().take(MAX_STORED_CHARS).collect();
-        self.ignored.push(IgnoredAnnotation { annotation, value: value.into(), error });
+        Self { annotation, value: value.into(), error }
+    }
+}
+
+/// Returns whether a pod must not be evicted by its own annotation.
+pub(crate) fn opts_out(pod: &Pod) -> bool {
+    pod.annotations.get(EVICT).is_some_and(|value| is_false(value))
+}
+
+/// Returns whether a value says no. `False` and `FALSE` are what YAML's booleans look like when they are quoted.
+fn is_false(value: &str) -> bool {
+    value.eq_ignore_ascii_case("false")
+}
+
+/// Returns whether a pod with these annotations may be evicted although it has no controller. The agent's own
+/// annotation is the more specific one.
+fn allows_eviction(annotations: &SortedMap<Box<str>>, ignored: &mut Vec<IgnoredAnnotation>) -> bool {
+    let mut allows = false;
+    if let Some(value) = annotations.get(DESCHEDULER_EVICT) {
+        allows = !is_false(value);
+        if !allows {
+            ignored.push(IgnoredAnnotation::new(DESCHEDULER_EVICT, value, "says_false"));
+        }
+    }
+    match annotations.get(EVICT) {
+        Some(value) if is_false(value) => false,
+        Some(value) if value.eq_ignore_ascii_case("true") => true,
+        Some(value) => {
+            ignored.push(IgnoredAnnotation::new(EVICT, value, "not_true_or_false"));
+            allows
+        }
+        None => allows,
+    }
+}
+
+/// Returns the priority hint in these annotations, 0 without a valid one.
+fn priority_hint(annotations: &SortedMap<Box<str>>, ignored: &mut Vec<IgnoredAnnotation>) -> i8 {
+    let Some(value) = annotations.get(PRIORITY_HINT) else { return 0 };
+    match value.parse() {
+        Ok(hint @ MIN_HINT..=MAX_HINT) => hint,
+        _ => {
+            ignored.push(IgnoredAnnotation::new(PRIORITY_HINT, value, "not_a_number_in_range"));
+            0
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 use crate::pods::DESCHEDULER_EVICT;
 use crate::pods::DESCHEDULER_PREFER_NO_EVICTION;
 use crate::pods::EVICT;
-use crate::pods::EvictionOrder;
 use crate::pods::PRIORITY_HINT;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +21,7 @@ use crate::oom::OomKill;
 use crate::pod::{Owner, Pod};
 use crate::pods::KnownPod;
 use crate::policy::preferences::{
-    EvictionLimit, HardEvictions, Preferences, Protection, ProtectionRule, RateLimitScope, SoftEvictions,
+    EvictionLimit, EvictionOrder, HardEvictions, Preferences, ProtectionRule, RateLimitScope, SoftEvictions,
 };
 use crate::policy::{Policy, Rules};
 use crate::signal::Signal::MemoryAvailable;
@@ -32,7 +31,8 @@ use crate::units::GoDuration;
 const SHORTEST: i64 = 20;
 
 fn preferences() -> impl Strategy<Value = Preferences> {
-    let evict = select(&[Protection::First, Protection::Normal, Protection::Last, Protection::Never][..]);
+    let evict =
+        select(&[EvictionOrder::First, EvictionOrder::Normal, EvictionOrder::Last, EvictionOrder::Never][..]);
     let rule = (select(&["a", "b"][..]), evict).prop_map(|(namespace, evict)| ProtectionRule {
         namespaces: vec![namespace.into()],
         selector: None,

@@ -5,15 +5,14 @@ use crate::disk_layout::DiskLayout;
 use crate::engine::Engine;
 use crate::fixture::{at, hard, memory_of, node, pod, policy, set_by, snapshot, soft, step, victims};
 use crate::input::Event;
-use crate::label_selector::LabelSelector;
 use crate::oom::OomKill;
 use crate::pod::{Owner, Pod};
 use crate::pods::{
-    AnnotationError, DESCHEDULER_EVICT, DESCHEDULER_PREFER_NO_EVICTION, EVICT, EvictionOrder, KnownPod,
-    PRIORITY_HINT, PodAnnotations, PodProtection, PodSet,
+    DESCHEDULER_EVICT, DESCHEDULER_PREFER_NO_EVICTION, EVICT, KnownPod, PRIORITY_HINT, PodProtection, PodSet,
 };
 use crate::policy::preferences::{
-    EvictionLimit, HardEvictions, Preferences, Protection, ProtectionRule, RateLimitScope, SoftEvictions,
+    EvictionLimit, EvictionOrder, HardEvictions, LabelSelector, Preferences, ProtectionRule, RateLimitScope,
+    SoftEvictions,
 };
 use crate::policy::{Policy, Rules, Threshold};
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
@@ -34,8 +33,9 @@ fn annotated(pod: Pod, annotations: &[(&str, &str)]) -> Pod {
     Pod { annotations: annotations.iter().map(entry).collect(), ..pod }
 }
 
-fn parsed(annotations: &[(&str, &str)]) -> PodAnnotations {
-    PodAnnotations::of(&annotated(pod("a", "1"), annotations).annotations)
+/// Returns the protection of a pod without a controller and with these annotations.
+fn parsed(annotations: &[(&str, &str)]) -> PodProtection {
+    PodProtection::of(&annotated(pod("a", "1"), annotations), &Rules::enhanced(&Preferences::default()))
 }
 
 /// An engine under memory pressure whenever it gets a sample.
@@ -93,16 +93,16 @@ fn without_limits() -> Preferences {
 
 #[test]
 fn valid_annotations_are_read() {
-    let none = PodAnnotations::default();
-    assert_eq!(parsed(&[]), none);
+    let none = parsed(&[]);
+    assert_eq!((none.order, none.without_controller, none.hint), (EvictionOrder::Normal, true, 0));
     for no in ["false", "False", "FALSE"] {
-        assert!(parsed(&[(EVICT, no)]).opts_out, "{no}");
+        assert_eq!(parsed(&[(EVICT, no)]).order, EvictionOrder::OptedOut, "{no}");
     }
-    assert_eq!(parsed(&[(EVICT, "true")]), PodAnnotations { allows_eviction: true, ..none.clone() });
+    assert_eq!(parsed(&[(EVICT, "true")]), PodProtection { without_controller: false, ..none });
     let contradictory = parsed(&[(EVICT, "false"), (DESCHEDULER_EVICT, "true")]);
     assert_eq!(
-        (contradictory.opts_out, contradictory.allows_eviction),
-        (true, false),
+        (contradictory.order, contradictory.without_controller),
+        (EvictionOrder::OptedOut, true),
         "our own is the more specific"
     );
     for (hint, value) in [("-100", -100), ("0", 0), ("+7", 7), ("100", 100)] {
@@ -114,12 +114,12 @@ fn valid_annotations_are_read() {
 #[test]
 fn descheduler_annotations_count_by_presence_except_evict_false() {
     for value in ["", "true", "whatever"] {
-        assert!(parsed(&[(DESCHEDULER_EVICT, value)]).allows_eviction, "{value}");
-        assert!(parsed(&[(DESCHEDULER_PREFER_NO_EVICTION, value)]).prefers_to_stay, "{value}");
+        assert!(!parsed(&[(DESCHEDULER_EVICT, value)]).without_controller, "{value}");
+        assert_eq!(parsed(&[(DESCHEDULER_PREFER_NO_EVICTION, value)]).order, EvictionOrder::Last, "{value}");
     }
-    assert!(parsed(&[(DESCHEDULER_PREFER_NO_EVICTION, "false")]).prefers_to_stay);
+    assert_eq!(parsed(&[(DESCHEDULER_PREFER_NO_EVICTION, "false")]).order, EvictionOrder::Last);
     let no = parsed(&[(DESCHEDULER_EVICT, "false")]);
-    assert_eq!((no.allows_eviction, no.ignored[0].error), (false, AnnotationError::SaysFalse));
+    assert_eq!((no.without_controller, no.ignored[0].error), (true, "says_false"));
 }
 
 #[test]
@@ -128,15 +128,15 @@ fn invalid_annotation_values_are_ignored_and_truncated() {
     for hint in ["", " 1", "1.5", "-101", "101", "300", "first", &long] {
         let parsed = parsed(&[(PRIORITY_HINT, hint)]);
         assert_eq!((parsed.hint, parsed.ignored.len()), (0, 1), "{hint}");
-        assert_eq!(parsed.ignored[0].error, AnnotationError::NotANumberInRange);
+        assert_eq!(parsed.ignored[0].error, "not_a_number_in_range");
         assert!(parsed.ignored[0].value.chars().count() <= 64);
     }
     let no = parsed(&[(EVICT, "no")]);
-    assert_eq!((no.opts_out, no.ignored[0].error), (false, AnnotationError::NotTrueOrFalse));
+    assert_eq!((no.order, no.ignored[0].error), (EvictionOrder::Normal, "not_true_or_false"));
 }
 
-fn rule(evict: Protection) -> ProtectionRule {
-    ProtectionRule { namespaces: Vec::new(), selector: None, priority_classes: Vec::new(), order: evict }
+fn rule(order: EvictionOrder) -> ProtectionRule {
+    ProtectionRule { namespaces: Vec::new(), selector: None, priority_classes: Vec::new(), order }
 }
 
 #[test]
@@ -147,10 +147,10 @@ fn first_rule_whose_conditions_all_match_decides() {
         ProtectionRule {
             namespaces: vec!["prod".into()],
             selector: Some(selector),
-            ..rule(Protection::Never)
+            ..rule(EvictionOrder::Never)
         },
-        ProtectionRule { namespaces: vec!["prod".into(), "kube-system".into()], ..rule(Protection::Last) },
-        ProtectionRule { priority_classes: vec!["batch".into()], ..rule(Protection::First) },
+        ProtectionRule { namespaces: vec!["prod".into(), "kube-system".into()], ..rule(EvictionOrder::Last) },
+        ProtectionRule { priority_classes: vec!["batch".into()], ..rule(EvictionOrder::First) },
     ];
     let rules = Rules::enhanced(&Preferences { protection, ..Preferences::default() });
     let order_and_rule = |namespace: &str, app: &str, class: &str, annotations: &[(&str, &str)]| {
@@ -330,7 +330,7 @@ fn pods_without_controller_are_not_limited_by_owner() {
 fn known_pod_holds_only_under_its_policy() {
     let (kubelet, enhanced_policy) = (policy(Vec::new()), enhanced(&without_limits(), Vec::new()));
     let protecting = Preferences {
-        protection: vec![ProtectionRule { namespaces: vec!["default".into()], ..rule(Protection::Never) }],
+        protection: vec![ProtectionRule { namespaces: vec!["default".into()], ..rule(EvictionOrder::Never) }],
         ..without_limits()
     };
     let known = KnownPod::new(owned("a", "x"), &enhanced_policy);

@@ -22,7 +22,7 @@ use crate::protection::Refusal;
 use crate::signal::Signal::{
     self, ImageFsAvailable, MemoryAvailable, NodeFsAvailable, NodeFsInodesFree, PidAvailable,
 };
-use crate::snapshot::{ContainerStatValues, PodStatValues, Snapshot, VolumeStatValues};
+use crate::snapshot::{ContainerStatValues, FsUsage, PodStatValues, Snapshot};
 
 use super::Candidate;
 use super::tests::measures;
@@ -211,7 +211,7 @@ fn only_pods_that_certainly_free_nothing_are_not_evicted() {
     assert!(is_evicted(with_volume.clone(), Some(nothing)), "its volume was not measured");
 
     let mut snapshot = Snapshot::of_node(node(900, 5, at(1)));
-    let empty = VolumeStatValues { used: Some(0), inodes: Some(0) };
+    let empty = FsUsage { used: Some(0), inodes: Some(0) };
     snapshot.add_pod("a", PodStatValues::default()).add_container("c", nothing).add_volume("scratch", empty);
     let seen = Arc::new(snapshot);
     let decision = sample(NodeFsAvailable, DiskLayout::default(), vec![with_volume], seen);

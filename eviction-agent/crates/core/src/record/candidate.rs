@@ -1,17 +1,22 @@
-//! Ranked pods in a record, what protects them, and why they were skipped.
+//! Ranked pods in a record: what protects them, and why they were skipped. Also the order in which pods would be
+//! evicted if a threshold were met now.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::decision::{Action, Decision, Evaluation};
+use crate::disk_layout::DiskLayout;
 use crate::eviction::{Cause, Eviction, SizedOutcome, SizedPod, SkipReason};
 use crate::in_flight::InFlightEviction;
 use crate::pod::PodName;
-use crate::pods::{EvictionOrder, KnownPod, PodProtection, PodSet};
-use crate::protection::{Refusal, RefusedPod};
-use crate::rank::{Candidate, Measure, OverRequestClass};
+use crate::pods::{KnownPod, PodProtection, PodSet};
+use crate::policy::preferences::EvictionOrder;
+use crate::protection::Refusal;
+use crate::rank::{Candidate, Measure, OverRequestClass, rank};
 use crate::record::margin::MarginRecord;
+use crate::signal::Signal;
 use crate::snapshot::Snapshot;
 use crate::time::{Timestamp, since};
 use crate::units::{GoDuration, Quantity, nearest_i64};
@@ -90,17 +95,17 @@ crate::named_enum! {
 
 /// Ranked pods, and the values that determine their outcomes.
 pub(super) struct RankedPods<'a> {
-    pub(super) at: Timestamp,
+    at: Timestamp,
     pub(super) measure: Measure,
     pub(super) pods: &'a PodSet,
     pub(super) snapshot: &'a Snapshot,
     pub(super) ranked: &'a [Candidate],
-    pub(super) in_flight: &'a [InFlightEviction],
+    in_flight: &'a [InFlightEviction],
     /// The outcomes of the pods that were considered. Skipped pods and shortened grace periods count only for the
     /// driving threshold.
-    pub(super) outcomes: BTreeMap<u32, CandidateOutcome>,
+    outcomes: BTreeMap<u32, CandidateOutcome>,
     /// The first refusal of each refused pod.
-    pub(super) refusals: BTreeMap<u32, Refusal>,
+    refusals: BTreeMap<u32, Refusal>,
     /// The pods that were skipped for any threshold, each with the first reason.
     pub(super) skipped: BTreeMap<u32, SkipReason>,
     /// Whether pods are selected by what each one frees.
@@ -250,29 +255,60 @@ const YOUNG: GoDuration = GoDuration::from_secs(30);
 
 /// Returns how long ago a pod started, if its usage is unknown and it started so recently that it may not
 /// have been sampled yet.
-pub(super) fn too_young(known: &KnownPod, class: OverRequestClass, now: Timestamp) -> Option<GoDuration> {
+fn too_young(known: &KnownPod, class: OverRequestClass, now: Timestamp) -> Option<GoDuration> {
     let is_unknown = matches!(class, OverRequestClass::NoStats | OverRequestClass::Unknown);
     let age = since(now, known.pod.start_time.filter(|_| is_unknown)?);
     (age < YOUNG).then_some(age)
 }
 
-/// A pod that was considered, but is not evicted.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct RefusedPodRecord {
-    /// The pod.
-    pub pod: PodName,
-    /// Why the pod is not evicted.
-    #[serde(flatten)]
-    pub why: Refusal,
+/// A sample of all pods, with the other values that their order depends on.
+#[derive(Clone, Debug)]
+pub struct PodSample {
+    /// When the sample was taken.
+    pub at: Timestamp,
+    /// The active pods.
+    pub pods: Arc<PodSet>,
+    /// The usage of the pods. The snapshot is indexed for them.
+    pub snapshot: Arc<Snapshot>,
+    /// The layout of the file systems.
+    pub layout: DiskLayout,
+    /// The in-flight evictions. Their pods are not evicted again.
+    pub in_flight: Vec<InFlightEviction>,
+    /// Whether pods are selected by what each one frees.
+    pub sized: bool,
 }
 
-impl RefusedPodRecord {
-    pub(super) fn all(evaluation: &Evaluation) -> Vec<Self> {
-        // A pod may be considered for several thresholds.
-        let mut listed = BTreeSet::new();
-        let is_new = |it: &&RefusedPod| listed.insert((it.pod, it.why));
-        let record =
-            |it: &RefusedPod| Some(Self { pod: PodName::of(&evaluation.pods.get(it.pod)?.pod), why: it.why });
-        evaluation.refused_pods.iter().filter(is_new).filter_map(record).collect()
+impl PodSample {
+    /// Returns the pods in the order of eviction.
+    pub fn ranked(&self, signal: Signal) -> Vec<Candidate> {
+        let mut ranked = Vec::new();
+        rank(Measure::of(signal, self.layout), &self.pods, &self.snapshot, &mut ranked);
+        ranked
+    }
+
+    /// Returns the pods in the order in which they would be evicted if a hard threshold of this signal were met
+    /// now, with the reasons. The first one that may be evicted has the result [`CandidateOutcome::Evicted`]. Rate
+    /// limits, cool-downs and PodDisruptionBudgets, which change from one evaluation to the next, do not count.
+    pub fn ranking(&self, signal: Signal) -> Vec<CandidateRecord> {
+        let Self { at, pods, snapshot, layout, in_flight, sized } = self;
+        let ranked = self.ranked(signal);
+        let refused = |it: &Candidate| Some((it.pod, Refusal::by(&pods.get(it.pod)?.protection)?));
+        let refusals: BTreeMap<_, _> = ranked.iter().filter_map(refused).collect();
+        let mut ranked_pods = RankedPods {
+            at: *at,
+            measure: Measure::of(signal, *layout),
+            pods,
+            snapshot,
+            ranked: &ranked,
+            in_flight,
+            outcomes: refusals.keys().map(|pod| (*pod, CandidateOutcome::Protected)).collect(),
+            refusals,
+            skipped: BTreeMap::new(),
+            is_sized: *sized,
+        };
+        let first = ranked.iter().find(|candidate| ranked_pods.may_be_evicted(candidate.pod));
+        let first = first.map(|candidate| (candidate.pod, CandidateOutcome::Evicted));
+        ranked_pods.outcomes.extend(first);
+        ranked_pods.records()
     }
 }

@@ -6,7 +6,7 @@ use crate::decision::Evaluation;
 use crate::eviction::{
     Deficit, EvaluationEnd, Eviction, ExpectedRelease, SizedOutcome, SizedPod, SkipReason,
 };
-use crate::in_flight::{Ended, InFlightEviction};
+use crate::in_flight::{EvictionEnd, InFlightEviction};
 use crate::message::{self, Annotations};
 use crate::nullable::is_zero;
 use crate::pod::PodName;
@@ -136,11 +136,11 @@ impl InFlightRecord {
                     let remaining_grace = in_flight.remaining_grace(now).unwrap_or_default();
                     InFlightPhase::Terminating { remaining_grace }
                 }
-                Some(Ended::Terminated) => InFlightPhase::Terminated { since: in_flight.since },
-                Some(Ended::Failed(reason)) => {
+                Some(EvictionEnd::Terminated) => InFlightPhase::Terminated { since: in_flight.since },
+                Some(EvictionEnd::Failed(reason)) => {
                     InFlightPhase::Failed { reason: reason.clone(), age: in_flight.age(now) }
                 }
-                Some(Ended::Expired) => InFlightPhase::Expired { age: in_flight.age(now) },
+                Some(EvictionEnd::Expired) => InFlightPhase::Expired { age: in_flight.age(now) },
             },
             expected: expected.map(|&(signal, release)| ReleaseRecord { signal, release }).collect(),
         }

@@ -7,8 +7,6 @@
 mod candidate;
 mod eviction;
 mod margin;
-mod memory;
-mod ranking;
 mod signal;
 #[cfg(test)]
 mod tests;
@@ -16,15 +14,16 @@ mod tests;
 use std::collections::BTreeSet;
 
 use candidate::RankedPods;
-pub use candidate::{CandidateOutcome, CandidateRecord, RefusedPodRecord};
+pub use candidate::{CandidateOutcome, CandidateRecord, PodSample};
 pub use eviction::{
     EvictionRecord, InFlightPhase, InFlightRecord, PlannedVictim, ReleaseRecord, SizingRecord, SkippedVictim,
 };
 pub use margin::{MarginRecord, NearestRecord};
-pub use memory::{MemoryRecord, UnknownValue};
-pub use ranking::PodSample;
 use serde::Serialize;
-pub use signal::{ConditionRecord, DeficitRecord, MetRecord, RaiserRecord, SignalRecord, ThresholdRecord};
+pub use signal::{
+    ConditionRecord, DeficitRecord, MemoryRecord, MetRecord, RaiserRecord, SignalRecord, ThresholdRecord,
+    UnknownValue,
+};
 
 use crate::decision::{Action, Decision, DecisionKind, Evaluation, NotEvaluated, ProposalState};
 use crate::disk_layout::{GarbageEstimate, Reclaim};
@@ -32,6 +31,7 @@ use crate::eviction::EvaluationEnd;
 use crate::message;
 use crate::oom::{ContainerTerminated, OomUpdate};
 use crate::pod::PodName;
+use crate::protection::RefusedPod;
 use crate::signal::{NodeCondition, Resource, Signal};
 use crate::signal_filter::RejectedReading;
 use crate::time::Timestamp;
@@ -135,7 +135,7 @@ pub struct EvaluationRecord {
     pub critical_pods: Vec<PodName>,
     /// Pods that were considered but are protected, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub refused_pods: Vec<RefusedPodRecord>,
+    pub refused_pods: Vec<RefusedPod<PodName>>,
     /// The evictions, including those whose grace period is shortened.
     pub evictions: Vec<EvictionRecord>,
     /// The number of volumes with a limit whose usage is not known.
@@ -210,7 +210,7 @@ impl EvaluationRecord {
             nearest: NearestRecord::of(&candidates),
             candidates,
             critical_pods: critical_pods(evaluation),
-            refused_pods: RefusedPodRecord::all(evaluation),
+            refused_pods: refused_pods(evaluation),
             evictions: evictions(decision, evaluation).collect(),
             unknown_volumes: evaluation.unknown_volumes,
         }
@@ -243,4 +243,15 @@ fn critical_pods(evaluation: &Evaluation) -> Vec<PodName> {
     let mut listed = BTreeSet::new();
     let indices = evaluation.critical_pods.iter().filter(|&&index| listed.insert(index));
     indices.filter_map(|&index| Some(PodName::of(&evaluation.pods.get(index)?.pod))).collect()
+}
+
+/// Returns the refused pods, each with a reason only once, although a pod may be considered for several thresholds.
+fn refused_pods(evaluation: &Evaluation) -> Vec<RefusedPod<PodName>> {
+    let mut listed = BTreeSet::new();
+    let refused = evaluation.refused_pods.iter().filter(|it| listed.insert((it.pod, it.why)));
+    let named = |it: &RefusedPod| {
+        let pod = PodName::of(&evaluation.pods.get(it.pod)?.pod);
+        Some(RefusedPod { pod, why: it.why })
+    };
+    refused.filter_map(named).collect()
 }

@@ -24,7 +24,7 @@ pub struct Snapshot {
     text: String,
     pods: Vec<PodEntry>,
     containers: Vec<NamedEntry<ContainerStatValues>>,
-    volumes: Vec<NamedEntry<VolumeStatValues>>,
+    volumes: Vec<NamedEntry<FsUsage>>,
     /// The pods that the snapshot is indexed for.
     indexed: Option<Arc<PodSet>>,
     /// The index of each pod's statistics, if it has any, by the index of the pod.
@@ -87,7 +87,7 @@ impl Snapshot {
     }
 
     /// Adds a volume to the pod that was added last.
-    pub fn add_volume(&mut self, name: &str, values: VolumeStatValues) -> &mut Self {
+    pub fn add_volume(&mut self, name: &str, values: FsUsage) -> &mut Self {
         let name = self.write(name);
         self.volumes.push(NamedEntry { name, values });
         if let Some(pod) = self.pods.last_mut() {
@@ -162,7 +162,7 @@ impl<'a> PodStats<'a> {
     }
 
     /// Returns the name and the values of each volume, in order.
-    pub fn volumes(self) -> impl DoubleEndedIterator<Item = (&'a str, VolumeStatValues)> {
+    pub fn volumes(self) -> impl DoubleEndedIterator<Item = (&'a str, FsUsage)> {
         named(&self.snapshot.text, &self.snapshot.volumes, self.entry.volumes)
     }
 }
@@ -255,12 +255,14 @@ pub struct ContainerStatValues {
     pub logs_inodes: Option<u64>,
 }
 
-/// The values of a volume.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct VolumeStatValues {
+/// What a volume, a writable layer or logs use of a file system: fields of `stats.FsStats`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct FsUsage {
     /// `usedBytes`.
+    #[serde(rename = "usedBytes")]
     pub used: Option<u64>,
     /// `inodesUsed`.
+    #[serde(rename = "inodesUsed")]
     pub inodes: Option<u64>,
 }
 

@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
-use super::{ContainerStatValues, NodeStats, PodStatValues, PodStats, Snapshot, VolumeStatValues};
+use super::{ContainerStatValues, FsUsage, NodeStats, PodStatValues, PodStats, Snapshot};
 use crate::fixture::{pod, set};
 
-fn used(bytes: u64) -> VolumeStatValues {
-    VolumeStatValues { used: Some(bytes), inodes: None }
+fn used(bytes: u64) -> FsUsage {
+    FsUsage { used: Some(bytes), inodes: None }
 }
 
 fn fill(snapshot: &mut Snapshot) {

@@ -5,15 +5,13 @@
 //! quantities that do not fit 64 bits or are negative, differ from it.
 
 mod duration;
-mod nanos;
 mod quantity;
 #[cfg(test)]
 mod tests;
 mod text;
 mod threshold_value;
 pub use duration::GoDuration;
-pub use nanos::Nanos;
-pub(crate) use nanos::nearest_i64;
-pub use quantity::{Format, Quantity};
+pub(crate) use quantity::nearest_i64;
+pub use quantity::{Format, Nanos, Quantity};
 pub use text::{deserialize_text, display_bytes, quote};
 pub use threshold_value::{Limit, ThresholdValue, parse_percentage};

@@ -4,12 +4,12 @@ use std::fmt;
 
 use serde::de::{Deserializer, Error, Visitor};
 
-struct Text<F> {
+struct TextVisitor<F> {
     wanted: &'static str,
     parse: F,
 }
 
-impl<T, E: fmt::Display, F: FnOnce(&str) -> Result<T, E>> Visitor<'_> for Text<F> {
+impl<T, E: fmt::Display, F: FnOnce(&str) -> Result<T, E>> Visitor<'_> for TextVisitor<F> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,7 +30,7 @@ pub fn deserialize_text<'de, D: Deserializer<'de>, T, E: fmt::Display>(
     wanted: &'static str,
     parse: impl FnOnce(&str) -> Result<T, E>,
 ) -> Result<T, D::Error> {
-    deserializer.deserialize_str(Text { wanted, parse })
+    deserializer.deserialize_str(TextVisitor { wanted, parse })
 }
 
 /// Removes a sign from the start of a text. Returns whether it was a minus.

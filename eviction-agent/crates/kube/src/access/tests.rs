@@ -36,7 +36,7 @@ fn kubeconfig_yields_server_and_credentials() {
     let origin = format!("kubeconfig {}, context c", folder.path().join("config").display());
     assert_eq!(access.origin().to_string(), origin);
     // Relative paths start at the kubeconfig's directory.
-    assert_eq!(access.token_file, Some(folder.path().join("token")));
+    assert_eq!(access.token.unwrap().path, folder.path().join("token"));
     assert!(access.config.auth_info.token.is_none(), "the file goes first");
     assert_eq!(access.config.root_cert_file, Some(folder.path().join("ca.crt")));
     assert_eq!(access.config.tls_server_name.as_deref(), Some("api"));
@@ -122,7 +122,7 @@ fn kubelet_access_uses_the_same_credentials() {
     let kubelet = access.to_kubelet("fd00::1", 10250).unwrap().with_server_name("n1");
     assert_eq!(kubelet.server().to_string(), "https://[fd00::1]:10250");
     assert_eq!(kubelet.config.root_cert_file, access.config.root_cert_file);
-    assert_eq!(kubelet.token_file, access.token_file);
+    assert_eq!(kubelet.token.as_ref().unwrap().path, access.token.unwrap().path);
     assert_eq!(kubelet.config.tls_server_name.as_deref(), Some("n1"));
     let error = kubelet.with_certificate_authority(folder.path().join("absent")).unwrap_err();
     assert!(error.to_string().starts_with("read certificate authority "), "{error}");
@@ -366,5 +366,38 @@ fn proxy_is_that_of_the_kubeconfig_or_of_the_environment() {
     ] {
         let found = proxy(of_cluster, https_proxy, no_proxy);
         assert_eq!(found.as_deref(), expected, "{of_cluster} {https_proxy} {no_proxy}");
+    }
+}
+
+#[test]
+fn token_is_read_again_after_a_minute_and_after_rejection() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("token");
+    std::fs::write(&path, "one\n").unwrap();
+    let token = TokenFile::new(path.clone());
+    let start = Instant::now();
+    assert_eq!(token.header(start).unwrap(), "Bearer one");
+    std::fs::write(&path, "two").unwrap();
+    assert_eq!(token.header(start + Duration::from_secs(59)).unwrap(), "Bearer one");
+    assert_eq!(token.header(start + Duration::from_secs(60)).unwrap(), "Bearer two");
+    std::fs::write(&path, "three").unwrap();
+    token.invalidate();
+    let header = token.header(start + Duration::from_secs(61)).unwrap();
+    assert_eq!(header, "Bearer three");
+    assert!(!format!("{header:?}{token:?}").contains("three"));
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(token.header(start + Duration::from_secs(200)).unwrap(), "Bearer three");
+    token.invalidate();
+    assert!(token.header(start).is_err());
+}
+
+#[test]
+fn invalid_token_file_is_an_error_that_names_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("token");
+    for bytes in [&b" \n"[..], b"a\nb", b"\x00"] {
+        std::fs::write(&path, bytes).unwrap();
+        let error = TokenFile::new(path.clone()).header(Instant::now()).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("token of {}: ", path.display())), "{error}");
     }
 }

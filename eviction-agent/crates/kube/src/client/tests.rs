@@ -5,6 +5,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::access::TokenFile;
 use crate::fake_server::{AfterResponse, access, json, serve};
 use crate::metrics::MetricEvent;
 use eviction_core::error::chain;
@@ -65,7 +66,7 @@ async fn token_is_sent_without_newline_and_read_again_after_401() {
     std::fs::write(&file, "old\n").unwrap();
     let (mut server, seen) =
         serve(|head| json(if head.contains("Bearer new\r\n") { 200 } else { 401 }, "{}")).await;
-    server.token_file = Some(file.clone());
+    server.token = Some(Arc::new(TokenFile::new(file.clone())));
     let client = Client::new(server).unwrap();
     assert_eq!(client.request(Request::get("/a")).await.unwrap().status(), 401);
     std::fs::write(&file, "new\n").unwrap();
@@ -160,7 +161,7 @@ async fn expired_token_is_renewed_by_one_exec_plugin_at_a_time() {
     let (mut server, seen) = serve(|_| json(200, "{}")).await;
     // kube runs the plugin again for each request, since the token has expired.
     let script = format!(
-        r#"cd {}; echo run >> runs; until [ -e go ] || [ ! -e runs ]; do sleep 0.05; done
+        r#"cd {}; echo run >> runs; until [ -e go ] || [ ! -e runs ]; do sleep 0.05; done; [ ! -e fail ] || exit 1
         echo '{{"status": {{"token": "t", "expirationTimestamp": "2000-01-01T00:00:00Z"}}}}'"#,
         folder.path().display()
     );
@@ -179,9 +180,18 @@ async fn expired_token_is_renewed_by_one_exec_plugin_at_a_time() {
         client.request(Request::get("/b").within(Duration::from_secs(60))).await.unwrap().status(),
         200
     );
-    assert_eq!(std::fs::read_to_string(file("runs")).unwrap().lines().count(), 2);
+    let runs = || std::fs::read_to_string(file("runs")).unwrap().lines().count();
+    assert_eq!(runs(), 2);
+    // A plugin that fails does not affect later requests.
+    let request = async || client.request(Request::get("/c").within(Duration::from_secs(60))).await;
+    std::fs::write(file("fail"), "").unwrap();
+    assert!(!request().await.unwrap_err().may_have_been_carried_out());
+    std::fs::remove_file(file("fail")).unwrap();
+    assert_eq!(request().await.unwrap().status(), 200);
+    assert_eq!(runs(), 4);
     let seen = seen.lock().unwrap();
-    assert!(seen.len() == 1 && seen[0].contains("authorization: Bearer t\r\n"), "{seen:?}");
+    assert_eq!(seen.len(), 2);
+    assert!(seen.iter().all(|head| head.contains("authorization: Bearer t\r\n")), "{seen:?}");
 }
 
 #[tokio::test]

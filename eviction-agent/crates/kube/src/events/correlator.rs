@@ -98,7 +98,7 @@ impl Series {
 
 /// What follows from the result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum WriteOutcome {
     /// The server has the requested state.
     Done,
     /// The request is repeated, because it was not accepted or its result is unknown. A repetition is safe: an
@@ -110,7 +110,7 @@ pub(super) enum Outcome {
     Refused,
 }
 
-impl Outcome {
+impl WriteOutcome {
     /// Returns what follows for a request that creates an event, or updates one.
     pub(super) fn of(creates: bool, result: &ApiResult) -> Self {
         match result {
@@ -126,16 +126,6 @@ impl Outcome {
             _ => Self::Refused,
         }
     }
-}
-
-/// The next action.
-#[derive(Debug)]
-pub(super) enum Next {
-    /// Send this request.
-    Write(ApiOperation, Request),
-    /// Wait until this time, CLOCK_MONOTONIC in nanoseconds, or until an occurrence is noted. `u64::MAX` if nothing
-    /// waits.
-    Wait(u64),
 }
 
 /// Groups occurrences into series and creates the requests for them.
@@ -201,17 +191,21 @@ impl Correlator {
         self.series.insert(key, series);
     }
 
-    /// Returns the next action. After a request, call [`responded`](Self::responded) before the next request.
-    pub(super) fn next(&mut self, now_ns: u64) -> Next {
+    /// Returns the next request, which is to be sent now. Call [`responded`](Self::responded) before the next one.
+    ///
+    /// # Errors
+    /// If no request may be sent yet: the time, CLOCK_MONOTONIC in nanoseconds, until which to wait unless an
+    /// occurrence is added. `u64::MAX` if nothing waits.
+    pub(super) fn next(&mut self, now_ns: u64) -> Result<(ApiOperation, Request), u64> {
         self.remove_expired(now_ns);
         let waiting = self.series.iter_mut().filter(|(_, it)| it.waiting() > 0);
         let (mut due, later): (Vec<_>, Vec<_>) = waiting.partition(|(_, it)| it.due_ns <= now_ns);
         if due.is_empty() {
             let soonest = later.into_iter().map(|(_, it)| it.due_ns).min();
-            return Next::Wait(soonest.map_or(u64::MAX, |due_ns| due_ns.max(self.paused_until_ns)));
+            return Err(soonest.map_or(u64::MAX, |due_ns| due_ns.max(self.paused_until_ns)));
         }
         if now_ns < self.paused_until_ns {
-            return Next::Wait(self.paused_until_ns);
+            return Err(self.paused_until_ns);
         }
         due.sort_by_key(|(_, it)| it.order());
         let mut until_ns = u64::MAX;
@@ -224,14 +218,12 @@ impl Correlator {
             }
             let Series { first, name, exists, count, last, .. } = series;
             self.in_flight = Some((key.clone(), *count));
-            return match exists {
-                true => Next::Write(ApiOperation::PatchEvent, update_count(name, first, *count, *last)),
-                false => {
-                    Next::Write(ApiOperation::CreateEvent, create(&self.node, name, first, *count, *last))
-                }
-            };
+            return Ok(match exists {
+                true => (ApiOperation::PatchEvent, update_count(name, first, *count, *last)),
+                false => (ApiOperation::CreateEvent, create(&self.node, name, first, *count, *last)),
+            });
         }
-        Next::Wait(until_ns)
+        Err(until_ns)
     }
 
     /// Handles the result of the request, and returns whether the request is to be repeated. Then, if the server did
@@ -240,16 +232,16 @@ impl Correlator {
         let Some((key, count)) = self.in_flight.take() else { return false };
         let Some(series) = self.series.get_mut(&key) else { return false };
         let (creates, reason) = (!series.exists, series.first.reason);
-        let outcome = Outcome::of(creates, result);
+        let outcome = WriteOutcome::of(creates, result);
         match outcome {
-            Outcome::Retry => {
+            WriteOutcome::Retry => {
                 series.failures = series.failures.saturating_add(1);
                 let pause_ns =
                     if let ApiResult::Throttled { pause } = result { nanos(*pause) } else { pause_ns };
                 self.paused_until_ns = now_ns.saturating_add(pause_ns);
                 return true;
             }
-            Outcome::Expired => {
+            WriteOutcome::Expired => {
                 // Occurrences since then become a new event.
                 series.count -= series.completed;
                 series.completed = 0;
@@ -259,8 +251,8 @@ impl Correlator {
                 series.name = name(&series.first, self.serial);
                 return false;
             }
-            Outcome::Done => series.exists = true,
-            Outcome::Refused => {}
+            WriteOutcome::Done => series.exists = true,
+            WriteOutcome::Refused => {}
         }
         let completed = count.saturating_sub(series.completed);
         series.completed = count;
@@ -268,7 +260,7 @@ impl Correlator {
         series.waits_since_ns = now_ns;
         series.due_ns = now_ns.saturating_add(series.gap_ns);
         series.gap_ns = (series.gap_ns * 2).min(GAPS_NS.1);
-        if outcome == Outcome::Done {
+        if outcome == WriteOutcome::Done {
             let created = u64::from(creates).min(completed);
             self.count(reason, EventResult::Created, created);
             self.count(reason, EventResult::Counted, completed - created);
@@ -277,7 +269,7 @@ impl Correlator {
         }
         match result {
             ApiResult::Forbidden { .. } => self.paused_until_ns = now_ns.saturating_add(FORBIDDEN_NS),
-            ApiResult::Rejected { why, .. } if outcome == Outcome::Refused => {
+            ApiResult::Rejected { why, .. } if outcome == WriteOutcome::Refused => {
                 tracing::warn!(reason = reason.name(), %why, "the API server rejects a Kubernetes Event");
             }
             _ => {}

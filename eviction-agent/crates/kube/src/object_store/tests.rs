@@ -2,10 +2,10 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::{Identity, ObjectStore, WatchEvent};
+use super::{ObjectIdentity, ObjectStore, WatchEvent};
 
-fn identity(name: &str, uid: &str, version: u64) -> Identity {
-    Identity {
+fn identity(name: &str, uid: &str, version: u64) -> ObjectIdentity {
+    ObjectIdentity {
         namespace: "a".into(),
         name: name.into(),
         uid: uid.into(),

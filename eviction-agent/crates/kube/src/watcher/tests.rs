@@ -54,7 +54,7 @@ async fn fixture_of(respond: impl Fn(&str) -> (Vec<u8>, AfterResponse) + Send + 
             }
         }
     });
-    let resource = Resource {
+    let resource = WatchedResource {
         kind: ("Pod", "pods"),
         field_selector: "spec.nodeName=n1".to_owned(),
         decode: Box::new(decode),

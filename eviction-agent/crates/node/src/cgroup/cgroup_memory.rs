@@ -1,7 +1,7 @@
 //! The last memory values of one cgroup, reconciled with those of the cgroups below.
 #![forbid(unsafe_code)]
 
-use super::files::{Limit, MemoryStat};
+use super::files::MemoryStat;
 use crate::file::{OpenFile, is_removed};
 use crate::proc::meminfo::working_set_of;
 use eviction_core::reading::{Reading, UnknownReason};
@@ -32,10 +32,10 @@ pub(super) struct CgroupMemory {
     is_new: [bool; 3],
     /// How many cgroups below were counted then.
     counted: usize,
-    /// The limit at which the kernel kills.
-    pub(super) hard: Limit,
-    /// The limit at which the kernel makes tasks reclaim, on v2.
-    pub(super) high: Limit,
+    /// The limit at which the kernel kills, in bytes; `None` if none is set, or it could not be read.
+    pub(super) hard: Option<u64>,
+    /// The limit at which the kernel makes tasks reclaim, on v2; `None` as above.
+    pub(super) high: Option<u64>,
     /// Bytes by which its usage went up and down since its memory.stat was read.
     pub(super) moved: u64,
     /// Whether its usage or that of a cgroup above it has reached a limit. Then usage does not show what moved.
@@ -73,8 +73,8 @@ impl CgroupMemory {
             own: [0; 3],
             is_new: [false; 3],
             counted: 0,
-            hard: Limit::Unlimited,
-            high: Limit::Unlimited,
+            hard: None,
+            high: None,
             moved: 0,
             at_limit: false,
             swept: None,
@@ -86,15 +86,15 @@ impl CgroupMemory {
     }
 
     /// Returns the lowest limit that is set on it.
-    pub(super) fn limit(&self) -> Limit {
-        self.hard.min(self.high)
+    pub(super) fn limit(&self) -> Option<u64> {
+        [self.hard, self.high].into_iter().flatten().min()
     }
 
     /// Returns whether usage has come so near the limit that reclaim keeps it there.
     pub(super) fn is_at_limit(&self) -> bool {
         const LEAST_SLACK: u64 = 2 << 20;
         match (self.limit(), self.usage.known()) {
-            (Limit::At(limit), Some(usage)) => limit.saturating_sub(usage) <= LEAST_SLACK.max(limit / 32),
+            (Some(limit), Some(usage)) => limit.saturating_sub(usage) <= LEAST_SLACK.max(limit / 32),
             _ => false,
         }
     }
@@ -185,6 +185,7 @@ impl CgroupMemory {
             stat_at_ns: self.stat_at_ns,
             limit: self.limit(),
             hard_limit: self.hard,
+            tasks: Reading::Unknown(UnknownReason::Absent),
         }
     }
 }
@@ -202,10 +203,15 @@ pub struct GroupSample {
     pub stat: MemoryStat,
     /// When memory.stat was read; 0 for never.
     pub stat_at_ns: u64,
-    /// The lowest limit that is set on this cgroup itself.
-    pub limit: Limit,
-    /// The limit at which the kernel kills: without `memory.high`.
-    pub hard_limit: Limit,
+    /// The lowest limit that is set on this cgroup itself, in bytes. `None` if none is set, or it could not be
+    /// read.
+    pub limit: Option<u64>,
+    /// The limit at which the kernel kills, in bytes: without `memory.high`. `None` as above.
+    pub hard_limit: Option<u64>,
+    /// Tasks in the cgroup and below (`pids.current`). Counted only for pods, by [`Sampler::count_tasks`].
+    ///
+    /// [`Sampler::count_tasks`]: super::sampler::Sampler::count_tasks
+    pub tasks: Reading<u64>,
 }
 
 /// The sum of the cgroups directly below one. What a removed cgroup had is left over in the text of its parent.

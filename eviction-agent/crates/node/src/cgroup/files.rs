@@ -1,7 +1,10 @@
-//! Parses the text of the control files.
+//! The control files of a cgroup: parses their text, and determines whether there are processes.
 #![forbid(unsafe_code)]
 
-use crate::kv_file::{parse_keys, parse_number_line};
+use std::fs;
+use std::path::Path;
+
+use crate::file::{OpenFile, parse_keys, parse_number_line, read_once};
 use eviction_core::reading::{Reading, UnknownReason};
 
 /// The version of the hierarchy that a controller is in.
@@ -13,26 +16,18 @@ pub enum Version {
     V2,
 }
 
-/// A limit on a cgroup, in order from the lowest to none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Limit {
-    /// At most so much: bytes or processes.
-    At(u64),
-    /// None is set.
-    Unlimited,
-}
-
-/// Parses `memory.limit_in_bytes`, `memory.max`, `memory.high` in bytes; `pids.max` in tasks.
+/// Parses `memory.limit_in_bytes`, `memory.max`, `memory.high` in bytes; `pids.max` in tasks. `None` if no limit is
+/// set.
 ///
 /// v1 shows no limit as the greatest signed long rounded down to a page (PAGE_COUNTER_MAX in
 /// mm/page_counter.c), whatever the page size; v2 shows it as `max`.
-pub fn parse_limit(text: &[u8]) -> Result<Limit, UnknownReason> {
+pub fn parse_limit(text: &[u8]) -> Result<Option<u64>, UnknownReason> {
     const LARGEST_PAGE: u64 = 1 << 20;
     if text.strip_suffix(b"\n").unwrap_or(text) == b"max" {
-        return Ok(Limit::Unlimited);
+        return Ok(None);
     }
     let value = parse_number_line(text)?;
-    Ok(if value > i64::MAX as u64 - LARGEST_PAGE { Limit::Unlimited } else { Limit::At(value) })
+    Ok((value <= i64::MAX as u64 - LARGEST_PAGE).then_some(value))
 }
 
 /// The values of `memory.stat` for a cgroup with all cgroups below it, in bytes.
@@ -102,6 +97,29 @@ pub fn parse_pids_events(text: &[u8]) -> Reading<u64> {
     max.into()
 }
 
+/// The maximum depth of cgroups below a pod; runtimes do not nest deeper.
+const MAX_DEPTH: usize = 8;
+
+/// Returns whether the cgroup, or one below it, has a process. A cgroup that cannot be read counts as empty.
+pub fn is_populated(group: &Path) -> bool {
+    // From 7.2 on the list of processes is empty before the memory is returned; the events of v2 are not.
+    let events = read_once(&group.join("cgroup.events"), 4096).unwrap_or_default();
+    events.split(|byte| *byte == b'\n').any(|line| line == b"populated 1") || has_processes(group, MAX_DEPTH)
+}
+
+fn has_processes(group: &Path, depth_left: usize) -> bool {
+    let list = OpenFile::open(&group.join("cgroup.procs"));
+    match list.and_then(|list| list.read(&mut [0; 32]).map(|text| !text.is_empty())) {
+        // The beginning of the list is enough.
+        Ok(true) | Err(UnknownReason::Unparsable) => return true,
+        Ok(false) | Err(_) => {}
+    }
+    let Some(depth_left) = depth_left.checked_sub(1) else { return false };
+    let entries = fs::read_dir(group).into_iter().flatten().flatten();
+    let mut folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.any(|folder| has_processes(&folder.path(), depth_left))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,12 +165,12 @@ mod tests {
     #[test]
     fn limits_are_parsed() {
         for (text, expected) in [
-            ("max\n", Ok(Limit::Unlimited)),
-            ("max", Ok(Limit::Unlimited)),
-            ("9223372036854771712\n", Ok(Limit::Unlimited)),
-            ("9223372036854710272\n", Ok(Limit::Unlimited)),
-            ("0\n", Ok(Limit::At(0))),
-            ("536870912\n", Ok(Limit::At(536_870_912))),
+            ("max\n", Ok(None)),
+            ("max", Ok(None)),
+            ("9223372036854771712\n", Ok(None)),
+            ("9223372036854710272\n", Ok(None)),
+            ("0\n", Ok(Some(0))),
+            ("536870912\n", Ok(Some(536_870_912))),
             ("-1\n", Err(UnknownReason::Implausible)),
             ("18446744073709551615\n", Err(UnknownReason::Implausible)),
             ("maximum\n", Err(UnknownReason::Unparsable)),
@@ -160,10 +178,28 @@ mod tests {
         ] {
             assert_eq!(parse_limit(text.as_bytes()), expected, "{text:?}");
         }
-        assert_eq!(Limit::At(3).min(Limit::Unlimited), Limit::At(3));
-        assert_eq!(Limit::Unlimited.min(Limit::At(3)), Limit::At(3));
-        assert_eq!(Limit::At(5).min(Limit::At(3)), Limit::At(3));
-        assert_eq!(Limit::Unlimited.min(Limit::Unlimited), Limit::Unlimited);
+    }
+
+    #[test]
+    fn process_in_any_nested_cgroup_makes_the_pod_populated() {
+        let folder = tempfile::tempdir().unwrap();
+        let pod = folder.path().join("pod");
+        assert!(!is_populated(&pod), "there is none");
+        fs::create_dir_all(pod.join("main/inner")).unwrap();
+        for group in ["", "main", "main/inner"] {
+            fs::write(pod.join(group).join("cgroup.procs"), "").unwrap();
+        }
+        assert!(!is_populated(&pod));
+        fs::write(pod.join("main/inner/cgroup.procs"), "17\n".repeat(100)).unwrap();
+        assert!(is_populated(&pod));
+        fs::write(pod.join("cgroup.procs"), "0\n").unwrap();
+        assert!(is_populated(&pod), "also of another PID namespace");
+        fs::remove_dir_all(pod.join("main")).unwrap();
+        fs::write(pod.join("cgroup.procs"), "").unwrap();
+        for (events, populated) in [("populated 0\nfrozen 0\n", false), ("populated 1\nfrozen 0\n", true)] {
+            fs::write(pod.join("cgroup.events"), events).unwrap();
+            assert_eq!(is_populated(&pod), populated);
+        }
     }
 
     #[test]

@@ -8,11 +8,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::cgroup_memory::{CgroupMemory, ChildrenSum, Files};
-use super::files::{Limit, Version, parse_limit, parse_memory_stat};
+use super::files::{Version, parse_limit, parse_memory_stat};
 use super::tree::Tree;
 use crate::clock::mono_ns;
-use crate::file::{OpenFile, is_removed};
-use crate::kv_file::parse_number_line;
+use crate::file::{OpenFile, is_removed, parse_number_line};
 use eviction_core::reading::UnknownReason;
 
 /// The size of the buffer for `memory.stat`, in bytes. The text has 1.5 to 2 KB on kernels up to 7.2.
@@ -163,10 +162,10 @@ impl MemoryTree {
         self.tree.write_path(index, &mut self.path);
         let mut limit = |name| {
             let text = read(&mut None, false, &mut self.path, name, &mut self.buffer);
-            text.and_then(parse_limit).unwrap_or(Limit::Unlimited)
+            text.and_then(parse_limit).ok().flatten()
         };
         let (hard, high) = match self.version {
-            Version::V1 => (limit("memory.limit_in_bytes"), Limit::Unlimited),
+            Version::V1 => (limit("memory.limit_in_bytes"), None),
             Version::V2 => (limit("memory.max"), limit("memory.high")),
         };
         let memory = &mut self.memory[index];

@@ -4,7 +4,6 @@
 //! identified by its cgroup id: the inode number of its directory, on either version and on every kernel. The
 //! BPF programs report the same id.
 
-pub mod cgroup_events;
 mod cgroup_memory;
 pub mod files;
 pub mod hierarchy;

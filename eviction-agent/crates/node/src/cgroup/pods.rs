@@ -1,6 +1,7 @@
 //! Finds pods and containers in a tree of cgroups.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::names::{ContainerKind, GroupName, PodUid, parse_container_name, parse_group_name};
@@ -48,18 +49,9 @@ pub struct Pods {
     pub pods_root_has_known_pods: bool,
     /// The cgroup ids of the QoS classes.
     pub qos: Vec<u64>,
-    /// The cgroups of pods, by id.
-    owners: Vec<PodCgroup>,
-}
-
-/// A cgroup inside a pod.
-#[derive(Clone, Copy, Debug)]
-struct PodCgroup {
-    id: u64,
-    /// Index of the pod.
-    pod: usize,
-    /// Index of the container in the pod; `None` for the pod's own cgroup.
-    container: Option<usize>,
+    /// The cgroups of pods by id: the index of the pod, and that of the container in it; `None` for the pod's own
+    /// cgroup.
+    owners: BTreeMap<u64, (usize, Option<usize>)>,
 }
 
 /// The kind of a cgroup's parent.
@@ -152,15 +144,13 @@ impl Pods {
                 found.add_container(tree, index, pod, ContainerKind::Container, id);
             }
         }
-        found.owners.sort_unstable_by_key(|group| group.id);
         found
     }
 
     /// Returns the pod and the container of the cgroup with this id, at any depth inside a pod. The container is `None`
     /// for the pod's own cgroup.
     pub fn owner(&self, cgroup_id: u64) -> Option<(&Pod, Option<&Container>)> {
-        let at = self.owners.binary_search_by_key(&cgroup_id, |group| group.id).ok()?;
-        let PodCgroup { pod, container, .. } = self.owners[at];
+        let (pod, container) = *self.owners.get(&cgroup_id)?;
         let pod = self.pods.get(pod)?;
         Some((pod, container.and_then(|container| pod.containers.get(container))))
     }
@@ -179,7 +169,7 @@ impl Pods {
             containers: Vec::new(),
             leaves: Vec::new(),
         });
-        self.owners.push(PodCgroup { id: tree.groups()[index].id, pod, container: None });
+        self.owners.insert(tree.groups()[index].id, (pod, None));
         if tree.is_leaf(index) {
             self.pods[pod].leaves.push(tree.groups()[index].id);
         }
@@ -201,7 +191,7 @@ impl Pods {
         });
         for below in index..group.end {
             let id = tree.groups()[below].id;
-            self.owners.push(PodCgroup { id, pod, container });
+            self.owners.insert(id, (pod, container));
             if tree.is_leaf(below) {
                 self.pods[pod].leaves.push(id);
             }

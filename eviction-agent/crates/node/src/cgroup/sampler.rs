@@ -4,18 +4,17 @@
 use std::path::{Path, PathBuf};
 
 pub use super::cgroup_memory::GroupSample;
-use super::files::{Limit, Version, parse_limit};
+use super::files::{Version, parse_limit};
 use super::memory_tree::MemoryTree;
 use super::names::PodUid;
 use super::node_root::NodeRoot;
 use super::pods::{Pod, Pods};
 use super::tree::Tree;
 use crate::backend::BackendInfo;
-use crate::file::{FileError, OpenFile, read_once};
-use crate::kv_file::parse_number_line;
+use crate::file::{FileError, OpenFile, parse_number_line, read_once};
 pub use crate::proc::meminfo::{MemoryUsage, NodeSample};
 use crate::proc::meminfo::{parse_meminfo, working_set_of};
-use crate::proc::tasks::parse_task_count;
+use crate::proc::process::parse_task_count;
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::MemoryDetail;
 
@@ -30,24 +29,6 @@ pub fn max_descriptors() -> usize {
     usize::try_from(limit.saturating_sub(RESERVED)).unwrap_or(usize::MAX)
 }
 
-/// The last values of a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PodSample {
-    /// The values of the pod's cgroup.
-    pub memory: GroupSample,
-    /// Tasks in the pod's cgroup and below (`pids.current`).
-    pub tasks: Reading<u64>,
-}
-
-/// Whether a sample of pods counts tasks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tasks {
-    /// Tasks are counted.
-    Count,
-    /// Tasks are left unknown where no value is needed: counting reads a file for each pod.
-    Leave,
-}
-
 /// Reads the memory of a node, its pods and containers through descriptors that stay open.
 ///
 /// Between refreshes a sample allocates nothing, unless there are more cgroups than descriptors.
@@ -56,7 +37,7 @@ pub struct Sampler {
     root: NodeRoot,
     groups: MemoryTree,
     pods: Pods,
-    /// The tasks of each pod, in the order of the pods, if the last sample counted them.
+    /// The tasks of each pod, in the order of the pods, if they were counted since the last sample.
     task_counts: Vec<Reading<u64>>,
     /// `/proc/loadavg` of the machine, or `pids.current` of a node that is a cgroup.
     node_tasks: Result<OpenFile, UnknownReason>,
@@ -141,6 +122,7 @@ impl Sampler {
     /// then the memory.stat of cgroups in which something moved, `charged` ones (by cgroup id) before others,
     /// and then that of the node's cgroup.
     pub fn sample_node(&mut self, charged: &[u64]) -> NodeSample {
+        self.task_counts.clear();
         if self.root.whole_machine {
             return self.read_meminfo();
         }
@@ -149,8 +131,8 @@ impl Sampler {
         let memory = &self.groups.memory[0];
         let working_set = working_set_of(memory.usage, memory.stat.inactive_file);
         let capacity = match memory.limit() {
-            Limit::At(limit) => self.machine_total.map(|total| total.min(limit)),
-            Limit::Unlimited => self.machine_total,
+            Some(limit) => self.machine_total.map(|total| total.min(limit)),
+            None => self.machine_total,
         };
         let detail = MemoryDetail { active_file: memory.stat.active_file, ..MemoryDetail::default() };
         NodeSample {
@@ -185,27 +167,26 @@ impl Sampler {
 
     /// Samples every pod in full: the usages of all cgroups, the memory.stat of those in which something moved
     /// and of those above them, and memory.stat and the limits of one in `turns` of the others.
-    pub fn sample_all(&mut self, turns: usize, tasks: Tasks) {
+    pub fn sample_all(&mut self, turns: usize) {
+        self.task_counts.clear();
         self.groups.read_in_turn(turns);
-        self.count_tasks(tasks);
     }
 
     /// Samples every pod for a decision. Reads usages as far down as something moved, then the memory.stat of
     /// pods, with all cgroups in them, that can have changed and were not read since `since_ns`, when the
     /// sample began. Pods that use most memory are read first, up to `most` files.
-    pub fn sample_changed(&mut self, most: usize, since_ns: u64, tasks: Tasks) {
+    pub fn sample_changed(&mut self, most: usize, since_ns: u64) {
+        self.task_counts.clear();
         if self.groups.swept_ns < since_ns {
             self.groups.sweep_moved(&[]);
         }
         self.groups.read_changed(self.pods.pods.iter().map(|pod| pod.cgroup_id), most, since_ns);
-        self.count_tasks(tasks);
     }
 
-    fn count_tasks(&mut self, tasks: Tasks) {
+    /// Counts the tasks of every pod, which reads a file for each. The next sample of the node or of pods discards
+    /// the counts: until it counts them again, they are unknown.
+    pub fn count_tasks(&mut self) {
         self.task_counts.clear();
-        if tasks == Tasks::Leave {
-            return;
-        }
         for pod in &self.pods.pods {
             let count = match &self.root.pids {
                 Some(root) => {
@@ -226,10 +207,10 @@ impl Sampler {
     }
 
     /// Returns every pod with its last values. Those of containers are available from [`Self::group`].
-    pub fn last_pods(&self) -> impl Iterator<Item = (&Pod, PodSample)> {
+    pub fn last_pods(&self) -> impl Iterator<Item = (&Pod, GroupSample)> {
         self.pods.pods.iter().enumerate().filter_map(|(index, pod)| {
             let tasks = self.task_counts.get(index).copied().unwrap_or_default();
-            Some((pod, PodSample { memory: self.group(pod.cgroup_id)?, tasks }))
+            Some((pod, GroupSample { tasks, ..self.group(pod.cgroup_id)? }))
         })
     }
 
@@ -249,8 +230,8 @@ impl Sampler {
     pub fn read_task_limit(&self) -> Reading<u64> {
         let Some(folder) = &self.root.pids else { return Reading::Unknown(UnknownReason::Absent) };
         match read_once(&folder.join("pids.max"), 32).and_then(|text| parse_limit(&text)) {
-            Ok(Limit::At(limit)) => Reading::Known(limit),
-            Ok(Limit::Unlimited) => Reading::Unknown(UnknownReason::Absent),
+            Ok(Some(limit)) => Reading::Known(limit),
+            Ok(None) => Reading::Unknown(UnknownReason::Absent),
             Err(why) => Reading::Unknown(why),
         }
     }

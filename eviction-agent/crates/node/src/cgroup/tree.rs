@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -39,22 +39,17 @@ pub struct Tree {
     skipped: usize,
 }
 
-/// A directory that was read.
-#[derive(Clone, Copy)]
-struct ScannedDir {
-    id: u64,
-    subfolders: Option<u64>,
-}
-
-impl ScannedDir {
-    fn at(path: &Path) -> io::Result<Self> {
+impl Group {
+    /// Reads the directory at `path`. What is below it is not known yet.
+    fn read(path: &Path, name: &OsStr, parent: Option<usize>, depth: usize) -> io::Result<Self> {
         let found = std::fs::symlink_metadata(path)?;
         if !found.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }
         // A directory has a link for itself, one from its parent, and one from each child. File systems that do
         // not count links show 1.
-        Ok(Self { id: found.ino(), subfolders: found.nlink().checked_sub(2) })
+        let (id, subfolders) = (found.ino(), found.nlink().checked_sub(2));
+        Ok(Self { id, parent, name: name.into(), depth, end: 0, subfolders })
     }
 }
 
@@ -110,42 +105,38 @@ impl Tree {
             .map(|tree| tree.groups.iter().enumerate().map(|(index, group)| (group.id, index)).collect())
             .unwrap_or_default();
         let mut tree = Self { root: root.to_owned(), groups: Vec::with_capacity(known.len()), skipped: 0 };
-        let mut pending = vec![(None, OsString::new(), ScannedDir::at(root).map_err(fail)?)];
+        let mut pending = vec![Group::read(root, OsStr::new(""), None, 0).map_err(fail)?];
         let mut path = PathBuf::new();
-        while let Some((parent, name, dir)) = pending.pop() {
+        while let Some(group) = pending.pop() {
             if tree.groups.len() >= most {
                 tree.skipped += 1 + pending.len();
                 break;
             }
             let index = tree.groups.len();
-            tree.groups.push(Group {
-                id: dir.id,
-                parent,
-                name: name.into(),
-                depth: parent.map_or(0, |parent: usize| tree.groups[parent].depth + 1),
-                end: index + 1,
-                subfolders: dir.subfolders,
-            });
-            if dir.subfolders == Some(0) {
+            let (id, depth, subfolders) = (group.id, group.depth, group.subfolders);
+            tree.groups.push(Group { end: index + 1, ..group });
+            if subfolders == Some(0) {
                 continue;
             }
             tree.write_path(index, &mut path);
-            let before = previous.zip(known.get(&dir.id).copied());
-            let children = match before.and_then(|(tree, at)| tree.unchanged_children(at, dir, &mut path)) {
+            let read = |path: &Path, name: &OsStr| Group::read(path, name, Some(index), depth + 1);
+            let before = previous.zip(known.get(&id).copied());
+            let unchanged = before.filter(|(tree, at)| tree.groups[*at].subfolders == subfolders);
+            let children = match unchanged.and_then(|(tree, at)| tree.read_children(at, &mut path, read)) {
                 Some(children) => children,
-                None => match list_directories(&mut path) {
+                None => match list_directories(&mut path, read) {
                     Ok((children, skipped)) => {
                         tree.skipped += skipped;
                         children
                     }
-                    Err(error) if parent.is_none() => return Err(fail(error)),
+                    Err(error) if index == 0 => return Err(fail(error)),
                     Err(error) => {
                         tree.skipped += usize::from(!is_removed(&error));
                         continue;
                     }
                 },
             };
-            pending.extend(children.into_iter().rev().map(|(name, dir)| (Some(index), name, dir)));
+            pending.extend(children.into_iter().rev());
         }
         for index in (1..tree.groups.len()).rev() {
             if let Some(parent) = tree.groups[index].parent {
@@ -213,33 +204,31 @@ impl Tree {
         }
     }
 
-    /// Returns the previous children of `index`, if none of them has changed.
-    fn unchanged_children(
+    /// Reads the children that `index` had when this tree was read, if it still has all of them and their number
+    /// is known.
+    fn read_children(
         &self,
         index: usize,
-        now: ScannedDir,
         path: &mut PathBuf,
-    ) -> Option<Vec<(OsString, ScannedDir)>> {
-        let before = self.groups.get(index)?;
-        if before.subfolders.is_none() || before.subfolders != now.subfolders {
-            return None;
-        }
+        read: impl Fn(&Path, &OsStr) -> io::Result<Group>,
+    ) -> Option<Vec<Group>> {
+        let subfolders = self.groups[index].subfolders?;
         let mut children = Vec::new();
-        for child in self.children(index) {
-            path.push(self.groups[child].name.as_ref());
-            let dir = ScannedDir::at(path);
+        for before in self.children(index).map(|child| &self.groups[child]) {
+            path.push(before.name.as_ref());
+            let child = read(path, &before.name);
             path.pop();
-            children.push((
-                self.groups[child].name.to_os_string(),
-                dir.ok().filter(|dir| dir.id == self.groups[child].id)?,
-            ));
+            children.push(child.ok().filter(|child| child.id == before.id)?);
         }
-        (Some(children.len() as u64) == now.subfolders).then_some(children)
+        (children.len() as u64 == subfolders).then_some(children)
     }
 }
 
 /// Returns the directories in `path`, sorted, and the number of those that cannot be read.
-fn list_directories(path: &mut PathBuf) -> io::Result<(Vec<(OsString, ScannedDir)>, usize)> {
+fn list_directories(
+    path: &mut PathBuf,
+    read: impl Fn(&Path, &OsStr) -> io::Result<Group>,
+) -> io::Result<(Vec<Group>, usize)> {
     let mut children = Vec::new();
     let mut skipped = 0;
     for entry in std::fs::read_dir(&*path)? {
@@ -249,13 +238,13 @@ fn list_directories(path: &mut PathBuf) -> io::Result<(Vec<(OsString, ScannedDir
         }
         let name = entry.file_name();
         path.push(&name);
-        match ScannedDir::at(path) {
-            Ok(dir) => children.push((name, dir)),
+        match read(path, &name) {
+            Ok(child) => children.push(child),
             Err(error) => skipped += usize::from(!is_removed(&error)),
         }
         path.pop();
     }
-    children.sort_by(|(a, _), (b, _)| a.cmp(b));
+    children.sort_by(|a, b| a.name.cmp(&b.name));
     Ok((children, skipped))
 }
 

@@ -9,11 +9,10 @@ use eviction_core::disk_layout::DiskLayout;
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::FsStats;
 
-use super::pod_storage::StoragePaths;
 use super::statistics::FileSystem;
 use crate::backend::BackendInfo;
 use crate::cgroup::hierarchy::Host;
-use crate::file::ReasonText;
+use crate::file::reason_text;
 use crate::mountinfo::MountInfo;
 
 /// Where the kubelet keeps its files by default.
@@ -44,15 +43,17 @@ pub struct FsPaths {
 }
 
 impl FsPaths {
-    /// Returns the paths of pod storage: the configured ones, else the usual ones of a node.
-    pub fn storage(&self, host: &Host, whole_machine: bool) -> StoragePaths {
+    /// Returns only the two directories with the storage of pods: the configured ones, else the usual ones of a
+    /// node.
+    pub fn of_pod_storage(&self, host: &Host, whole_machine: bool) -> Self {
         let default_path = |path: &str| {
             let path = host.path(path);
             (whole_machine && path.is_dir()).then_some(path)
         };
-        StoragePaths {
+        Self {
             kubelet_root: self.kubelet_root.clone().or_else(|| default_path(KUBELET_ROOT)),
             pod_logs: self.pod_logs.clone().or_else(|| default_path(POD_LOGS)),
+            ..Self::default()
         }
     }
 }
@@ -265,7 +266,7 @@ impl FsPaths {
 
 fn open(path: &Path, other_paths: &[&Path], host: &Host) -> Result<FileSystem, NotFound> {
     FileSystem::open(path, other_paths, host)
-        .map_err(|why| NotFound { why, text: format!("{}: {}", path.display(), ReasonText(why)) })
+        .map_err(|why| NotFound { why, text: format!("{}: {}", path.display(), reason_text(why)) })
 }
 
 /// Finds the file system below the overlay that is the `/` of a pod. containerd keeps `/etc/hostname` on the same

@@ -7,12 +7,12 @@ use eviction_core::disk_layout::DiskLayout;
 use eviction_core::policy::{Policy, Threshold};
 use eviction_core::reading::Reading;
 use eviction_core::signal::{Resource, Signal};
-use eviction_core::snapshot::FsStats;
+use eviction_core::snapshot::{FsStats, NodeStats};
 use eviction_core::threshold::ThresholdLevels;
+use eviction_core::time::nanos;
 
 use super::disk_usage::DiskUsage;
 use super::layout::NodeFileSystems;
-use super::summary::SummaryFileSystems;
 use crate::backend::BackendInfo;
 use crate::clock::Instant;
 use crate::notify::sample_interval::{FLOOR, FULL_CALM, FULL_NEAR, FillRate};
@@ -27,6 +27,42 @@ const INODES_PER_SECOND: u64 = 100_000;
 /// file system.
 const SIGNALS: [Signal; 4] =
     [Signal::NodeFsAvailable, Signal::NodeFsInodesFree, Signal::ImageFsAvailable, Signal::ImageFsInodesFree];
+
+/// How long an answer of the kubelet counts. It is asked once a minute.
+const MAX_SUMMARY_AGE: Duration = Duration::from_secs(150);
+
+/// Nodefs and imagefs in the kubelet's stats summary, for an agent that does not find them itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SummaryFileSystems {
+    /// When the answer came, CLOCK_MONOTONIC in nanoseconds.
+    pub at_ns: u64,
+    /// Nodefs and imagefs.
+    pub stats: [Reading<FsStats>; 2],
+    /// The layout; `None` if the summary lacks nodefs or imagefs, or writable layers are on neither.
+    pub layout: Option<DiskLayout>,
+}
+
+impl SummaryFileSystems {
+    /// Returns the file systems of the node in a summary. It has no devices: file systems of the same size count as
+    /// one. A kubelet that has no separate values for containerfs repeats those of imagefs.
+    pub fn new(node: &NodeStats, at_ns: u64) -> Self {
+        let [node, image, containers] = [node.node_fs, node.image_fs, node.container_fs];
+        let size = |stats: Reading<FsStats>| stats.known().map(|stats| (stats.capacity, stats.inodes));
+        let layout = size(node).zip(size(image)).and_then(|(of_node, of_image)| {
+            let of_containers = size(containers).unwrap_or(of_image);
+            let layout = DiskLayout {
+                dedicated_image_fs: of_node != of_image,
+                split_image_fs: of_containers != of_image,
+            };
+            (of_containers == of_node || of_containers == of_image).then_some(layout)
+        });
+        Self { at_ns, stats: [node, image], layout }
+    }
+
+    fn is_current(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.at_ns) <= nanos(MAX_SUMMARY_AGE)
+    }
+}
 
 /// Reads nodefs and imagefs, and tracks the headroom to their thresholds.
 #[derive(Debug)]

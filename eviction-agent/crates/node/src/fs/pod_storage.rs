@@ -9,20 +9,11 @@ use std::path::PathBuf;
 use eviction_core::disk_layout::{DiskLayout, Parts};
 use eviction_core::pod::Volume;
 use eviction_core::pods::{KnownPod, LocalLimits, NamedLimit, mirrored_uid};
-use eviction_core::snapshot::{ContainerStatValues, VolumeStatValues};
+use eviction_core::snapshot::{ContainerStatValues, FsUsage};
 
 use super::disk_usage::DiskUsage;
-use super::summary::SummaryFileSystems;
+use super::monitor::SummaryFileSystems;
 pub use reader::{StorageReader, read_pod_storage};
-
-/// The directories of pod storage.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StoragePaths {
-    /// The kubelet's root directory.
-    pub kubelet_root: Option<PathBuf>,
-    /// The directory of the pods' logs.
-    pub pod_logs: Option<PathBuf>,
-}
 
 /// A pod whose storage is to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,13 +143,13 @@ impl PodStorage {
 
     /// Returns each volume as in the Summary. A lower bound must not exceed a limit; where it does, the usage
     /// is left out.
-    pub fn volumes<'a>(&'a self, known: &'a KnownPod) -> impl Iterator<Item = (&'a str, VolumeStatValues)> {
+    pub fn volumes<'a>(&'a self, known: &'a KnownPod) -> impl Iterator<Item = (&'a str, FsUsage)> {
         self.volumes.iter().map(|(name, usage)| {
             let limit =
                 known.limits.empty_dirs.iter().find(|limit| limit.name == *name).map(|limit| limit.limit);
             let exceeds = limit.is_some_and(|limit| i128::from(usage.bytes) > limit);
             let used = (!(usage.is_lower_bound && exceeds)).then_some(usage.bytes);
-            (&**name, VolumeStatValues { used, inodes: Some(usage.inodes) })
+            (&**name, FsUsage { used, inodes: Some(usage.inodes) })
         })
     }
 

@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
-use crate::async_fd::{register, take_count};
+use super::{register, take_count};
 use crate::file::{FileError, open_path, retry};
 
 /// The number of bytes by which usage may exceed a threshold before the kernel signals it: it checks each 128

@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fs::OFlags;
 use tokio::io::unix::AsyncFd;
 
-use crate::async_fd::register;
+use super::register;
 use crate::cgroup::files::Version;
 use crate::cgroup::tree::Tree;
 use crate::file::{FileError, open_path, retry};
@@ -25,15 +25,6 @@ pub const NAME: &str = "memory.events";
 
 /// The most cgroups that are added per call: each takes the kernel about 20 us.
 const MAX_ADDED_PER_CALL: usize = 64;
-
-/// Which cgroups are watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Watched {
-    /// The node's own cgroup, on v2.
-    Node,
-    /// Every cgroup in which the kernel may kill.
-    All,
-}
 
 /// Returns whether the `memory.events` of the cgroup v2 in the folder `group` can be watched.
 ///
@@ -46,7 +37,8 @@ pub fn probe(group: &Path) -> Result<(), FileError> {
         .map_err(|errno| FileError::new(format!("cannot watch {}", path.display()), errno))
 }
 
-/// Watches the cgroups of one hierarchy, from the first call of [`MemoryEventsWatch::watch`] on.
+/// Watches the cgroups of one hierarchy, from the first call of [`MemoryEventsWatch::watch_all`] or
+/// [`MemoryEventsWatch::watch_node`] on.
 #[derive(Debug)]
 pub struct MemoryEventsWatch {
     version: Version,
@@ -68,17 +60,34 @@ impl MemoryEventsWatch {
         Self { version, watch: None }
     }
 
-    /// Watches the cgroups of this tree, some more at each call. A cgroup that cannot be watched is covered by
-    /// the counters, which are read anyway.
+    /// Watches every cgroup of this tree in which the kernel may kill, some more at each call. A cgroup that cannot
+    /// be watched is covered by the counters, which are read anyway.
     ///
     /// # Errors
     /// If no cgroup can be watched.
-    pub fn watch(&mut self, tree: &Tree, watched: Watched) -> io::Result<()> {
+    pub fn watch_all(&mut self, tree: &Tree) -> io::Result<()> {
+        // On v2 a cgroup reports those below it, and the root of the hierarchy has no file.
+        let deepest = match self.version {
+            Version::V1 => usize::MAX,
+            Version::V2 => 1,
+        };
+        self.watch(tree, deepest)
+    }
+
+    /// Watches the root of this tree, the node's own cgroup.
+    ///
+    /// # Errors
+    /// If no cgroup can be watched.
+    pub fn watch_node(&mut self, tree: &Tree) -> io::Result<()> {
+        self.watch(tree, 0)
+    }
+
+    fn watch(&mut self, tree: &Tree, deepest: usize) -> io::Result<()> {
         let watch = match &mut self.watch {
             Some(watch) => watch,
             none => none.insert(EpollWatch::new()?),
         };
-        watch.update(tree, self.version, watched);
+        watch.update(tree, self.version, deepest);
         Ok(())
     }
 
@@ -117,16 +126,10 @@ impl EpollWatch {
         Ok(Self { epoll: register(all)?, event, groups: BTreeMap::new() })
     }
 
-    fn update(&mut self, tree: &Tree, version: Version, watched: Watched) {
+    fn update(&mut self, tree: &Tree, version: Version, deepest: usize) {
         let groups = tree.groups();
         let present: BTreeSet<u64> = groups.iter().map(|group| group.id).collect();
         self.groups.retain(|id, _| present.contains(id));
-        // On v2 a cgroup reports those below it, and the root of the hierarchy has no file.
-        let deepest = match (version, watched) {
-            (Version::V1, _) => usize::MAX,
-            (Version::V2, Watched::All) => 1,
-            (Version::V2, Watched::Node) => 0,
-        };
         let wanted = groups.iter().enumerate().filter(|(_, group)| group.depth <= deepest);
         let new: Vec<_> = wanted
             .filter(|(_, group)| !self.groups.contains_key(&group.id))

@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::async_fd::register_for;
+use super::register_for;
 use crate::file::{FileError, open_path, retry};
 
 /// The name of the backend.
@@ -22,12 +22,12 @@ const STALLS: [&str; 2] = ["some 20000 500000", "some 50000 2000000"];
 
 /// A trigger on the `memory.pressure` of one cgroup.
 #[derive(Debug)]
-pub struct PsiTrigger {
+pub struct PsiWatch {
     group: PathBuf,
     file: Option<AsyncFd<OwnedFd>>,
 }
 
-impl PsiTrigger {
+impl PsiWatch {
     /// Registers a trigger with the cgroup in the folder `group`.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use rustix::time::{
 };
 use tokio::io::unix::AsyncFd;
 
-use crate::async_fd::{register, take_count};
+use super::{register, take_count};
 use crate::backend::BackendInfo;
 
 /// The name of the timer as a backend.

@@ -9,7 +9,7 @@
 //! for either version, all of one moment, cost one read, and are not stale as the root's memory.stat may be.
 #![forbid(unsafe_code)]
 
-use crate::kv_file::parse_keys;
+use crate::file::parse_keys;
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::MemoryDetail;
 

@@ -2,6 +2,5 @@
 
 pub mod meminfo;
 pub mod process;
-pub mod tasks;
 pub mod vmstat;
 pub mod watermarks;

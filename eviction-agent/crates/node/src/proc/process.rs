@@ -1,4 +1,8 @@
-//! Single processes: their parents, and whether they still exist.
+//! Processes: single ones, and how many tasks the machine has and can have.
+//!
+//! As in the kubelet (pkg/kubelet/stats/pidlimit/pidlimit_linux.go), the capacity is the lesser of
+//! kernel.pid_max and kernel.threads-max, or one of them if the other cannot be read. The count is the total in
+//! /proc/loadavg, since sysinfo(2) cuts it to 16 bits.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -9,9 +13,8 @@ use procfs::process::Stat;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::file::read_once;
-use crate::kv_file::{complete_lines, parse_number};
-use eviction_core::reading::UnknownReason;
+use crate::file::{complete_lines, parse_number, parse_number_line, read_once, words};
+use eviction_core::reading::{Reading, UnknownReason};
 
 /// The longest stat file in bytes: `/proc/PID/stat` has 52 numbers and a name of up to 64 bytes.
 const STAT_LIMIT: usize = 4096;
@@ -93,29 +96,62 @@ pub fn sees_global_pids(proc: &Path) -> bool {
         .is_ok_and(|it| it.to_bytes() == INITIAL_NAMESPACE.as_bytes())
 }
 
-/// A process descriptor. It never refers to another process (pidfd_open(2), 5.3).
-#[derive(Debug)]
-pub struct ProcessHandle(OwnedFd);
+/// Opens a descriptor of the process that has this id now, in the PID namespace of the caller. It never refers to
+/// another process (pidfd_open(2), 5.3). Returns `None` if there is no such process, or no free descriptor.
+pub(crate) fn open_pidfd(pid: u32) -> Option<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
 
-impl ProcessHandle {
-    /// Opens the process that has this id now, in the PID namespace of the caller. Returns `None` if there is
-    /// no such process, or no free descriptor.
-    pub fn open(pid: u32) -> Option<Self> {
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
-        pidfd_open(pid, PidfdFlags::empty()).ok().map(Self)
+/// Returns whether the process of a descriptor has not ended. This takes a third of a microsecond; reading
+/// `/proc/PID/stat` takes ten.
+pub(crate) fn is_running(pidfd: &OwnedFd) -> bool {
+    const NO_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&NO_WAIT)), Ok(0))
+}
+
+/// Parses the number of tasks (threads of all processes) in the text of `/proc/loadavg`, for instance 3518 in
+/// `1.36 3.49 4.53 2/3518 3715089`.
+pub fn parse_task_count(text: &[u8]) -> Result<u64, UnknownReason> {
+    let mut fields = words(text.strip_suffix(b"\n").ok_or(UnknownReason::Unparsable)?);
+    let tasks = fields.nth(3).ok_or(UnknownReason::Unparsable)?;
+    if fields.next().is_none() || fields.next().is_some() {
+        return Err(UnknownReason::Unparsable);
     }
+    let slash = tasks.iter().position(|byte| *byte == b'/').ok_or(UnknownReason::Unparsable)?;
+    parse_number(&tasks[..slash])?;
+    match parse_number(&tasks[slash + 1..])? {
+        // The reader itself is a task.
+        0 => Err(UnknownReason::Implausible),
+        count => Ok(count),
+    }
+}
 
-    /// Returns whether the process has not ended. This takes a third of a microsecond; reading `/proc/PID/stat`
-    /// takes ten.
-    pub fn is_running(&self) -> bool {
-        const NO_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-        matches!(poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&NO_WAIT)), Ok(0))
+/// Reads the number of tasks of the machine from `loadavg` in the folder `proc`.
+pub fn read_task_count(proc: &Path) -> Reading<u64> {
+    read_once(&proc.join("loadavg"), 128).and_then(|text| parse_task_count(&text)).into()
+}
+
+/// Reads how many tasks the machine can have: the lesser of `kernel.pid_max` and `kernel.threads-max` in the
+/// folder `proc`. From 6.14 on pid_max is that of the reader's PID namespace.
+pub fn read_task_capacity(proc: &Path) -> Reading<u64> {
+    let read = |name: &str| match read_once(&proc.join("sys/kernel").join(name), 64)
+        .and_then(|text| parse_number_line(&text))
+    {
+        Ok(0) => Err(UnknownReason::Implausible),
+        result => result,
+    };
+    match (read("pid_max"), read("threads-max")) {
+        (Ok(pids), Ok(threads)) => Reading::Known(pids.min(threads)),
+        (Ok(one), Err(_)) | (Err(_), Ok(one)) => Reading::Known(one),
+        (Err(why), Err(_)) => Reading::Unknown(why),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn folder(pid: u32, stat: &str) -> tempfile::TempDir {
         let proc = tempfile::tempdir().unwrap();
@@ -186,17 +222,70 @@ mod tests {
     }
 
     #[test]
-    fn process_handle_detects_the_exit_before_and_after_reaping() {
+    fn pidfd_shows_the_exit_before_and_after_reaping() {
         let mut child =
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let handle = ProcessHandle::open(child.id()).unwrap();
-        assert!(handle.is_running());
+        let pidfd = open_pidfd(child.id()).unwrap();
+        assert!(is_running(&pidfd));
         drop(child.stdin.take());
-        while handle.is_running() {
+        while is_running(&pidfd) {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         child.wait().unwrap();
-        assert!(!handle.is_running());
-        assert!(ProcessHandle::open(0).is_none() && ProcessHandle::open(u32::MAX).is_none());
+        assert!(!is_running(&pidfd));
+        assert!(open_pidfd(0).is_none() && open_pidfd(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn task_count_is_parsed() {
+        for (text, expected) in [
+            ("1.36 3.49 4.53 2/3518 3715089\n", Ok(3518)),
+            ("0.00 0.00 0.00 1/100000 1\n", Ok(100_000)),
+            ("0.00 0.00 0.00 1/0 1\n", Err(UnknownReason::Implausible)),
+            ("0.00 0.00 0.00 1/18446744073709551615 1\n", Err(UnknownReason::Implausible)),
+            ("0.00 0.00 0.00 1/-5 1\n", Err(UnknownReason::Implausible)),
+            ("0.00 0.00 0.00 1/12 1", Err(UnknownReason::Unparsable)),
+            ("0.00 0.00 0.00 1/12\n", Err(UnknownReason::Unparsable)),
+            ("0.00 0.00 0.00 1/12 1 1\n", Err(UnknownReason::Unparsable)),
+            ("0.00 0.00 0.00 12 1\n", Err(UnknownReason::Unparsable)),
+            ("0.00 0.00 0.00 x/12 1\n", Err(UnknownReason::Unparsable)),
+            ("0.00 0.00 1/12 1\n", Err(UnknownReason::Unparsable)),
+            ("", Err(UnknownReason::Unparsable)),
+        ] {
+            assert_eq!(parse_task_count(text.as_bytes()), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn task_capacity_is_the_lower_limit_or_the_only_readable_one() {
+        let proc = tempfile::tempdir().unwrap();
+        let kernel = proc.path().join("sys/kernel");
+        std::fs::create_dir_all(&kernel).unwrap();
+        assert_eq!(read_task_capacity(proc.path()), Reading::Unknown(UnknownReason::Unreadable(2)));
+        std::fs::write(kernel.join("threads-max"), "192731\n").unwrap();
+        assert_eq!(read_task_capacity(proc.path()), Reading::Known(192_731));
+        std::fs::write(kernel.join("pid_max"), "32768\n").unwrap();
+        assert_eq!(read_task_capacity(proc.path()), Reading::Known(32_768));
+        std::fs::write(kernel.join("threads-max"), "9999\n").unwrap();
+        assert_eq!(read_task_capacity(proc.path()), Reading::Known(9_999));
+        std::fs::write(kernel.join("threads-max"), "0\n").unwrap();
+        assert_eq!(read_task_capacity(proc.path()), Reading::Known(32_768));
+        std::fs::write(kernel.join("pid_max"), "many\n").unwrap();
+        assert_eq!(read_task_capacity(proc.path()), Reading::Unknown(UnknownReason::Unparsable));
+    }
+
+    #[test]
+    fn task_count_of_this_machine_is_within_its_capacity() {
+        let proc = Path::new("/proc");
+        let count = read_task_count(proc).known().unwrap();
+        let capacity = read_task_capacity(proc).known().unwrap();
+        assert!((1..=capacity).contains(&count), "{count} of {capacity}");
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_cause_no_panic(bytes: Vec<u8>) {
+            let _ = parse_task_count(&bytes);
+        }
     }
 }

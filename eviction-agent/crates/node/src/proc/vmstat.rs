@@ -3,8 +3,7 @@
 
 use std::path::Path;
 
-use crate::file::OpenFile;
-use crate::kv_file::parse_keys;
+use crate::file::{OpenFile, parse_keys};
 use eviction_core::reading::{Reading, UnknownReason};
 
 /// Parses the number of processes that the OOM killer has killed since boot, for any limit (`oom_kill` in the

@@ -13,8 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::file::{ReasonText, read_once};
-use crate::kv_file::{SingleValue, complete_lines, parse_number, words};
+use crate::file::{NOT_FOUND, complete_lines, parse_number, read_once, reason_text, record_once, words};
 use eviction_core::reading::{Reading, UnknownReason};
 
 /// The read interval. Watermarks change when an administrator sets them, and rise for a moment when memory is
@@ -67,7 +66,7 @@ impl Watermarks {
                 if was_known {
                     tracing::warn!(
                         path = %path.display(),
-                        why = %ReasonText(why), "no kernel kill while the page cache is reclaimed");
+                        why = %reason_text(why), "no kernel kill while the page cache is reclaimed");
                 }
                 false
             }
@@ -82,30 +81,31 @@ impl Watermarks {
 /// Why the number is unknown: the text is cut off, or a zone lacks one of the values.
 pub fn parse_zoneinfo_reserve(text: &[u8]) -> Result<u64, UnknownReason> {
     let mut reserved = 0_u64;
-    let mut zone: Option<[SingleValue; 3]> = None;
+    let mut zone: Option<[Result<u64, UnknownReason>; 3]> = None;
     for line in complete_lines(text)? {
         let mut words = words(line);
         let Some(first) = words.next() else { continue };
         if first == b"Node" {
             reserved = add_zone(reserved, zone)?;
-            zone = Some([SingleValue::NEW; 3]);
+            zone = Some([NOT_FOUND; 3]);
             continue;
         }
         let Some([free, high, reserve]) = &mut zone else { continue };
         match first {
-            b"pages" if words.next() == Some(b"free") => free.found(number(words.next())),
-            b"high" => high.found(number(words.next())),
+            b"pages" if words.next() == Some(b"free") => record_once(free, number(words.next())),
+            b"high" => record_once(high, number(words.next())),
             // The last reserve is the one against allocations from any zone, such as memory of processes.
-            b"protection:" => reserve.found(number(words.last().and_then(|word| word.strip_suffix(b")")))),
+            b"protection:" => {
+                record_once(reserve, number(words.last().and_then(|word| word.strip_suffix(b")"))));
+            }
             _ => {}
         }
     }
     add_zone(reserved, zone.ok_or(UnknownReason::Absent).map(Some)?)
 }
 
-fn add_zone(reserved: u64, zone: Option<[SingleValue; 3]>) -> Result<u64, UnknownReason> {
-    let Some(zone) = zone else { return Ok(reserved) };
-    let [free, high, reserve] = zone.map(SingleValue::get);
+fn add_zone(reserved: u64, zone: Option<[Result<u64, UnknownReason>; 3]>) -> Result<u64, UnknownReason> {
+    let Some([free, high, reserve]) = zone else { return Ok(reserved) };
     let zone_reserved = high?.saturating_add(reserve?);
     Ok(reserved.saturating_add(free?.min(zone_reserved)))
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use ::tests::allocations::count_allocations;
 use tempfile::TempDir;
 
-use super::{Capacity, NodeSampler};
+use super::{Capacity, CompleteSample, NodeSampler};
 use crate::cgroup::files::Version;
 use crate::cgroup::node_root::NodeRoot;
-use crate::cgroup::sampler::{Sampler, Tasks};
+use crate::cgroup::sampler::Sampler;
 use crate::clock::Clock;
 use crate::fs::{DiskMonitor, NodeFileSystems};
 use crate::pod_index::PodIndex;
@@ -98,7 +98,11 @@ impl Node {
     fn sample(&mut self, with_pods: bool) -> (Decision, Arc<Snapshot>) {
         let sample = self.sampler.sample_node(self.clock.now(), &self.clock, &[]);
         let snapshot = match with_pods {
-            true => self.sampler.snapshot_with_pods(&sample, &self.pod_index, Tasks::Count),
+            true => {
+                self.sampler.sample_pods(&sample);
+                self.sampler.cgroups.count_tasks();
+                self.sampler.snapshot_of_pods(&sample, &self.pod_index)
+            }
             false => self.sampler.snapshot_of_node(&sample),
         };
         let event = Event::Sample(Arc::clone(&snapshot));
@@ -151,6 +155,33 @@ fn snapshot_contains_only_values_of_its_own_sample() {
     assert!(node.sample(false).1.is_empty(), "nothing is left of them in the next one");
 }
 
+/// Those of another moment must not reach a kill order, the telemetry about pods, or the next decision.
+#[test]
+fn task_counts_are_those_of_one_sample() {
+    let mut node = Node::new();
+    type Resample = fn(&mut Node, &CompleteSample);
+    let later: [Resample; 3] = [
+        |node, _| {
+            node.sampler.sample_node(node.clock.now(), &node.clock, &[]);
+        },
+        |node, sample| node.sampler.sample_pods(sample),
+        |node, _| node.sampler.cgroups.sample_all(1),
+    ];
+    for resample in later {
+        let sample = node.sampler.sample_node(node.clock.now(), &node.clock, &[]);
+        node.sampler.sample_pods(&sample);
+        node.sampler.cgroups.count_tasks();
+        let count = |node: &mut Node| {
+            let snapshot = node.sampler.snapshot_of_pods(&sample, &node.pod_index);
+            snapshot.pod(1).unwrap().values().process_count
+        };
+        assert_eq!(count(&mut node), Some(7));
+        assert_eq!(count(&mut node), Some(7), "also after the pods were ranked");
+        resample(&mut node, &sample);
+        assert_eq!(count(&mut node), None);
+    }
+}
+
 #[test]
 fn read_at_is_after_the_read_and_not_when_the_sample_began() {
     let mut node = Node::new();
@@ -175,7 +206,8 @@ fn pod_is_read_again_only_once_per_sample() {
     }
     let sample = node.sampler.sample_node(node.clock.now(), &node.clock, &[]);
     let working_set = |snapshot: &Snapshot| snapshot.pod(1).unwrap().values().memory_working_set;
-    let snapshot = node.sampler.snapshot_with_pods(&sample, &node.pod_index, Tasks::Leave);
+    node.sampler.sample_pods(&sample);
+    let snapshot = node.sampler.snapshot_of_pods(&sample, &node.pod_index);
     assert_eq!(working_set(&snapshot), Some(200 * MIB), "as it was read last");
     assert!(node.sampler.read_again(&sample, &node.pod_index, [1].into_iter()));
     let snapshot = node.sampler.snapshot_of_pods(&sample, &node.pod_index);

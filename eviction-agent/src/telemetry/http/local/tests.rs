@@ -12,7 +12,7 @@ use crate::telemetry::live::tests::sample_of;
 /// An API that is served until dropped.
 struct TestServer {
     folder: TempDir,
-    live: Live,
+    live: Arc<Mutex<Live>>,
     handle: tokio::runtime::Handle,
     end: Option<tokio::sync::oneshot::Sender<()>>,
 }
@@ -67,9 +67,9 @@ fn read_response(mut stream: UnixStream) -> (u16, String) {
 
 fn with_pods() -> TestServer {
     let server = TestServer::start();
-    server.live.lock().pods.push(sample_of(0, &[("a", 100, "10Mi"), ("b", 200, "10Mi")]));
-    server.live.lock().events.push(Timestamp::from_second(10).unwrap(), "{\"event\":\"started\"}");
-    server.live.lock().events.push(Timestamp::from_second(20).unwrap(), "{\"event\":\"pods\"}");
+    lock(&server.live).pods.push(sample_of(0, &[("a", 100, "10Mi"), ("b", 200, "10Mi")]));
+    lock(&server.live).events.push(Timestamp::from_second(10).unwrap(), "{\"event\":\"started\"}");
+    lock(&server.live).events.push(Timestamp::from_second(20).unwrap(), "{\"event\":\"pods\"}");
     server
 }
 
@@ -148,7 +148,7 @@ fn idle_and_non_reading_clients_do_not_block_other_clients() {
     let server = with_pods();
     let names: Vec<String> = (0..1000).map(|number| format!("{number:04}-{}", "x".repeat(200))).collect();
     let pods: Vec<_> = names.iter().map(|name| (&**name, 1, "1Mi")).collect();
-    server.live.lock().pods.push(sample_of(1, &pods));
+    lock(&server.live).pods.push(sample_of(1, &pods));
     let silent: Vec<_> = (0..2 * CONNECTIONS)
         .map(|number| {
             let mut stream = server.connect();

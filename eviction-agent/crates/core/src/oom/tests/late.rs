@@ -69,7 +69,7 @@ fn late_status_is_compared_only_with_its_own_container() {
     assert!(late_mismatch_of(ContainerEnded { container_id: None, ..killed() }).is_some());
     let another = ContainerEnded { container_id: None, at: Some(at(5)), ..killed() };
     assert_eq!(late_mismatch_of(another), None, "another end");
-    assert_eq!(late_mismatch_of(ContainerEnded { seen: EndSeen::Cgroup, ..killed() }), None);
+    assert_eq!(late_mismatch_of(ContainerEnded { seen: TerminationSource::Cgroup, ..killed() }), None);
 }
 
 #[test]

@@ -2,12 +2,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::Response;
 use proptest::prelude::*;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::object::pod_reference;
 use super::*;
+use crate::error::RequestError;
 use crate::request::Method;
+use crate::response::interpret;
 use eviction_core::pod::PodName;
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
@@ -53,11 +57,11 @@ fn evicted(pod: usize) -> Occurrence {
 /// Returns the request that is written at this time, if there is one.
 fn write(correlator: &mut Correlator, now_ns: u64) -> Option<Request> {
     match correlator.next(now_ns) {
-        Next::Write(operation, request) => {
+        Ok((operation, request)) => {
             assert_eq!(operation == ApiOperation::CreateEvent, creates(&request));
             Some(request)
         }
-        Next::Wait(until_ns) => {
+        Err(until_ns) => {
             assert!(until_ns > now_ns, "{until_ns} at {now_ns}");
             None
         }
@@ -74,11 +78,11 @@ fn write_until(
     let (mut written, mut now_ns) = (Vec::new(), from_ns);
     while now_ns <= to_ns {
         match correlator.next(now_ns) {
-            Next::Write(_, request) => {
+            Ok((_, request)) => {
                 correlator.responded(result, SECOND_NS, now_ns);
                 written.push((now_ns, request));
             }
-            Next::Wait(until_ns) => now_ns = until_ns,
+            Err(until_ns) => now_ns = until_ns,
         }
         if now_ns == u64::MAX {
             break;
@@ -227,6 +231,48 @@ fn missing_permission_limits_requests_to_one_a_minute() {
     let attempts = write_until(&mut correlator, 0, 150 * SECOND_NS, &forbidden);
     assert_eq!(attempts.iter().map(|(at, _)| *at / SECOND_NS).collect::<Vec<_>>(), [0, 60, 120]);
     assert_eq!(result(&results, EventResult::Refused), 3);
+}
+
+fn response(status: u16, reason: &str, message: &str) -> Result<Response<Bytes>, RequestError> {
+    let kind = if status < 300 { "Event" } else { "Status" };
+    let body = json!({"kind": kind, "reason": reason, "message": message}).to_string();
+    Ok(Response::builder().status(status).body(body.into()).unwrap())
+}
+
+fn outcome(creates: bool, response: &Result<Response<Bytes>, RequestError>) -> WriteOutcome {
+    let operation = if creates { ApiOperation::CreateEvent } else { ApiOperation::PatchEvent };
+    WriteOutcome::of(creates, &interpret(operation, response))
+}
+
+#[test]
+fn each_response_leads_to_the_expected_outcome() {
+    use WriteOutcome::{Done, Expired, Refused, Retry};
+    let forbidden = "events.events.k8s.io is forbidden: User \"a\" cannot create resource \"events\"";
+    let ending = "events \"web.1\" is forbidden: unable to create new content in namespace shop because it is being terminated";
+    for (status, reason, message, created, updated) in [
+        (201, "", "", Done, Done),
+        (400, "BadRequest", "", Refused, Refused),
+        (401, "Unauthorized", "", Retry, Retry),
+        (403, "Forbidden", forbidden, Refused, Refused),
+        (403, "Forbidden", ending, Refused, Refused),
+        (404, "NotFound", "namespaces \"shop\" not found", Refused, Expired),
+        (404, "", "page not found", Refused, Refused),
+        (409, "AlreadyExists", "", Done, Retry),
+        (409, "Conflict", "", Done, Retry),
+        (422, "Invalid", "", Refused, Refused),
+        (429, "TooManyRequests", "", Retry, Retry),
+        (500, "", "", Retry, Retry),
+        (504, "Timeout", "", Retry, Retry),
+    ] {
+        let response = response(status, reason, message);
+        assert_eq!(
+            (outcome(true, &response), outcome(false, &response)),
+            (created, updated),
+            "{status} {reason}"
+        );
+    }
+    let lost = Err(RequestError::Deadline { after: Duration::from_secs(1) });
+    assert_eq!(outcome(true, &lost), Retry);
 }
 
 #[derive(Clone, Debug)]

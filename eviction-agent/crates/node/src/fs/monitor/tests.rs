@@ -213,3 +213,24 @@ fn usage_of_a_shared_file_system_explains_thresholds_of_imagefs() {
 fn stats_unknown() -> Reading<FsStats> {
     Reading::Unknown(UnknownReason::Absent)
 }
+
+fn disk(capacity: u64) -> Reading<FsStats> {
+    Reading::Known(FsStats { capacity: Some(capacity), inodes: Some(capacity), ..FsStats::default() })
+}
+
+#[test]
+fn the_layout_follows_from_the_sizes() {
+    let layout = |node_fs, image_fs, container_fs| {
+        let node = NodeStats { node_fs, image_fs, container_fs, ..NodeStats::default() };
+        SummaryFileSystems::new(&node, 0).layout
+    };
+    let of = |dedicated_image_fs, split_image_fs| Some(DiskLayout { dedicated_image_fs, split_image_fs });
+    let unknown = Reading::Unknown(UnknownReason::Absent);
+    assert_eq!(layout(disk(1), disk(1), disk(1)), of(false, false));
+    assert_eq!(layout(disk(1), disk(2), disk(2)), of(true, false));
+    assert_eq!(layout(disk(1), disk(2), disk(1)), of(true, true));
+    assert_eq!(layout(disk(1), disk(2), unknown), of(true, false));
+    assert_eq!(layout(disk(1), disk(2), disk(3)), None, "the kubelet has no such layout");
+    assert_eq!(layout(unknown, disk(2), disk(2)), None);
+    assert_eq!(layout(disk(1), unknown, unknown), None);
+}

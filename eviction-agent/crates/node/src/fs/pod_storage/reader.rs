@@ -15,11 +15,12 @@ use tokio::sync::mpsc::Sender;
 
 use eviction_core::time::nanos;
 
-use super::{ContainerStorage, LayerSource, PodStorage, StoragePaths, StorageRequest, StorageSample};
+use super::{ContainerStorage, LayerSource, PodStorage, StorageRequest, StorageSample};
 use crate::cgroup::hierarchy::Host;
 use crate::clock::mono_ns;
 use crate::file::{is_removed, open_path, read_once};
 use crate::fs::disk_usage::{DiskUsage, WalkBudget, read_disk_usage};
+use crate::fs::layout::FsPaths;
 use crate::mountinfo::upper_directory;
 use crate::thread::{Priority, set_priority, touch_stack};
 
@@ -71,7 +72,7 @@ impl StorageReader {
     /// If the thread cannot be started.
     pub fn of_directories(
         host: Host,
-        paths: StoragePaths,
+        paths: FsPaths,
         samples: Sender<StorageSample>,
     ) -> std::io::Result<Self> {
         let read = move |pods: Vec<StorageRequest>, priority| {
@@ -88,7 +89,7 @@ impl StorageReader {
 }
 
 /// Reads the storage of these pods, within limits of time and of inodes.
-pub fn read_pod_storage(host: &Host, paths: &StoragePaths, pods: &[StorageRequest]) -> StorageSample {
+pub fn read_pod_storage(host: &Host, paths: &FsPaths, pods: &[StorageRequest]) -> StorageSample {
     let budget = || WalkBudget { deadline_ns: mono_ns().saturating_add(nanos(DEADLINE)), inodes: INODES };
     read_twice(budget, host, paths, pods)
 }
@@ -98,7 +99,7 @@ pub fn read_pod_storage(host: &Host, paths: &StoragePaths, pods: &[StorageReques
 fn read_twice(
     mut budget: impl FnMut() -> WalkBudget,
     host: &Host,
-    paths: &StoragePaths,
+    paths: &FsPaths,
     pods: &[StorageRequest],
 ) -> StorageSample {
     let mut sample = read_within(budget(), host, paths, pods);
@@ -116,16 +117,11 @@ fn read_twice(
 
 /// Reads the storage of these pods once, those with few expected inodes first. Each gets an equal share of the time
 /// and the inodes that are left, so pods with many inodes get what the others leave over.
-fn read_within(
-    budget: WalkBudget,
-    host: &Host,
-    paths: &StoragePaths,
-    pods: &[StorageRequest],
-) -> StorageSample {
+fn read_within(budget: WalkBudget, host: &Host, paths: &FsPaths, pods: &[StorageRequest]) -> StorageSample {
     let began_ns = mono_ns();
     let WalkBudget { deadline_ns, mut inodes } = budget;
     let open = |path: &Option<PathBuf>| path.as_deref().and_then(open);
-    let directories = Directories { host, kubelet: open(&paths.kubelet_root), logs: open(&paths.pod_logs) };
+    let (kubelet, logs) = (open(&paths.kubelet_root), open(&paths.pod_logs));
     let mut sample = StorageSample { began_ns, ..StorageSample::unknown() };
     let mut pods: Vec<_> = pods.iter().collect();
     pods.sort_unstable_by_key(|pod| (pod.expected_inodes, &*pod.uid));
@@ -137,7 +133,7 @@ fn read_within(
             inodes: inodes / left,
         };
         let mut budget = share;
-        let storage = directories.read(pod, &mut budget);
+        let storage = read_pod(pod, host, kubelet.as_ref(), logs.as_ref(), &mut budget);
         inodes -= share.inodes - budget.inodes;
         let unmeasured = &mut sample.unmeasured;
         unmeasured.volumes &= storage.volumes.is_empty();
@@ -148,46 +144,44 @@ fn read_within(
     if !pods.is_empty() {
         // Where there is nothing to read, nothing is missing.
         let unmeasured = &mut sample.unmeasured;
-        unmeasured.volumes &= directories.kubelet.is_none() || pods.iter().any(|pod| !pod.volumes.is_empty());
-        unmeasured.logs &= directories.logs.is_none() || pods.iter().any(|pod| !pod.containers.is_empty());
+        unmeasured.volumes &= kubelet.is_none() || pods.iter().any(|pod| !pod.volumes.is_empty());
+        unmeasured.logs &= logs.is_none() || pods.iter().any(|pod| !pod.containers.is_empty());
     }
     sample.took_ns = mono_ns().saturating_sub(began_ns);
     sample
-}
-
-/// Directories that are open for one reading.
-struct Directories<'a> {
-    host: &'a Host,
-    kubelet: Option<OwnedFd>,
-    logs: Option<OwnedFd>,
 }
 
 fn open(path: &Path) -> Option<OwnedFd> {
     open_path(path, OFlags::PATH | OFlags::DIRECTORY).ok()
 }
 
-impl Directories<'_> {
-    fn read(&self, pod: &StorageRequest, budget: &mut WalkBudget) -> PodStorage {
-        let mut storage = PodStorage::default();
-        for (name, plugin) in &pod.volumes {
-            let path = ["pods", &pod.kubelet_uid, "volumes", plugin, name];
-            match read_below(self.kubelet.as_ref(), &path, budget) {
-                Some(usage) => storage.volumes.push((name.clone(), usage)),
-                None => storage.has_unknown_volume = true,
-            }
+/// Reads the storage of a pod in the kubelet's root directory and in the directory of logs.
+fn read_pod(
+    pod: &StorageRequest,
+    host: &Host,
+    kubelet: Option<&OwnedFd>,
+    logs: Option<&OwnedFd>,
+    budget: &mut WalkBudget,
+) -> PodStorage {
+    let mut storage = PodStorage::default();
+    for (name, plugin) in &pod.volumes {
+        let path = ["pods", &pod.kubelet_uid, "volumes", plugin, name];
+        match read_below(kubelet, &path, budget) {
+            Some(usage) => storage.volumes.push((name.clone(), usage)),
+            None => storage.has_unknown_volume = true,
         }
-        for (name, source) in &pod.containers {
-            let logs = read_below(self.logs.as_ref(), &[&pod.logs, name], budget);
-            let layer = match source {
-                LayerSource::Processes(procs) => find_layer(self.host, procs),
-                LayerSource::Directory(path) => Some(path.clone()),
-                LayerSource::Unknown => None,
-            };
-            let rootfs = layer.as_deref().and_then(|layer| read_layer(layer, budget));
-            storage.containers.push(ContainerStorage { name: name.clone(), rootfs, layer, logs });
-        }
-        storage
     }
+    for (name, source) in &pod.containers {
+        let logs = read_below(logs, &[&pod.logs, name], budget);
+        let layer = match source {
+            LayerSource::Processes(procs) => find_layer(host, procs),
+            LayerSource::Directory(path) => Some(path.clone()),
+            LayerSource::Unknown => None,
+        };
+        let rootfs = layer.as_deref().and_then(|layer| read_layer(layer, budget));
+        storage.containers.push(ContainerStorage { name: name.clone(), rootfs, layer, logs });
+    }
+    storage
 }
 
 /// Reads the usage of a directory, given by the names on the path to it. A directory that does not exist uses
@@ -249,7 +243,7 @@ mod tests {
         uids.iter()
             .zip([500].into_iter().chain([4; 9]))
             .for_each(|(uid, files)| fill(root.path(), uid, files));
-        let paths = StoragePaths { kubelet_root: Some(root.path().to_owned()), pod_logs: None };
+        let paths = FsPaths { kubelet_root: Some(root.path().to_owned()), ..FsPaths::default() };
         let read = |expected: u64, inodes| {
             let mut pods: Vec<_> = uids.iter().map(|uid| request(uid, 5)).collect();
             pods[0] = request("uid-0", expected);
@@ -267,7 +261,7 @@ mod tests {
     fn a_pod_of_which_little_was_read_is_read_once_more() {
         let root = tempfile::tempdir().unwrap();
         fill(root.path(), "uid-0", 4);
-        let paths = StoragePaths { kubelet_root: Some(root.path().to_owned()), pod_logs: None };
+        let paths = FsPaths { kubelet_root: Some(root.path().to_owned()), ..FsPaths::default() };
         let read = |deadlines: [u64; 2]| {
             let mut deadlines = deadlines.into_iter();
             let budget = || WalkBudget { deadline_ns: deadlines.next().unwrap(), inodes: 100 };

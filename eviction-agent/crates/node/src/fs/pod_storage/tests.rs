@@ -3,6 +3,7 @@
 use super::*;
 use crate::cgroup::hierarchy::Host;
 use crate::clock::mono_ns;
+use crate::fs::FsPaths;
 use crate::thread::Priority;
 use eviction_core::fixture::{pod, policy};
 use eviction_core::pod::{EmptyDir, Pod};
@@ -25,8 +26,9 @@ fn known(volumes: Vec<Volume>) -> KnownPod {
     KnownPod::new(Pod { volumes, ..pod("uid-1", "10") }, &policy(Vec::new()))
 }
 
-fn paths(root: &Path) -> StoragePaths {
-    StoragePaths { kubelet_root: Some(root.join("kubelet")), pod_logs: Some(root.join("logs")) }
+fn paths(root: &Path) -> FsPaths {
+    let [kubelet_root, pod_logs] = ["kubelet", "logs"].map(|name| Some(root.join(name)));
+    FsPaths { kubelet_root, pod_logs, ..FsPaths::default() }
 }
 
 fn write(root: &Path, path: &str, bytes: u64) {

@@ -4,7 +4,7 @@ use super::{end, enhanced, outcome, sample, shortened, snapshot_of, with_grace};
 use crate::decision::Action;
 use crate::eviction::{EvaluationEnd, SizedOutcome, SkipReason};
 use crate::fixture::{at, engine, hard, memory_of, node, pod, set, snapshot, soft, step, victims};
-use crate::in_flight::Ended;
+use crate::in_flight::EvictionEnd;
 use crate::input::Event;
 use crate::pod::Pod;
 use crate::reading::Reading;
@@ -160,7 +160,7 @@ fn eviction_that_frees_nothing_in_time_expires() {
     assert_eq!(end(&step(&mut engine, 50, sample(50, 50, &usage))), EvaluationEnd::ReleaseInProgress);
     let decision = step(&mut engine, 51, sample(51, 50, &usage));
     assert_eq!(victims(&decision), [("b", 30)]);
-    assert!(matches!(decision.evaluation().unwrap().in_flight[0].ended, Some(Ended::Expired)));
+    assert!(matches!(decision.evaluation().unwrap().in_flight[0].ended, Some(EvictionEnd::Expired)));
 }
 
 #[test]
