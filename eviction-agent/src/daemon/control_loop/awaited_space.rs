@@ -4,6 +4,8 @@
 //! **Files of evicted pods.** The kubelet removes the volumes of a pod before the pod counts as terminated, but its
 //! writable layers and logs only when it collects garbage: once a minute (`kubelet.go: ContainerGCPeriod`), or at its
 //! own thresholds. It collects garbage before it evicts a pod (`eviction_manager.go: reclaimNodeLevelResources`).
+//! When a pod was deleted, it removes them soon after the termination. The space of a file that is still open then
+//! returns only when the runtime closes it.
 //!
 //! **Space that xfs preallocates** for a file that grows, up to the size of the file, and gives back when the file is
 //! closed. A threshold may be met for a moment by space that no file has. The rules of the kubelet do not take this
@@ -27,6 +29,9 @@ const VICTIM_TIMEOUT: Duration = Duration::from_secs(70);
 
 /// How long a reading of the files of evicted pods counts. They are read again in half of that time.
 const VICTIM_FILES_AGE: Duration = Duration::from_secs(2);
+
+/// How long files of evicted pods count after they were removed. containerd closes a log up to 100 ms later.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How often the disks are sampled while the agent waits for files of evicted pods.
 const VICTIM_INTERVAL: Duration = Duration::from_millis(100);
@@ -59,6 +64,13 @@ impl AwaitedSpace {
     fn bytes(&self) -> u64 {
         let [node, image] = self.usage.map(|usage| usage.bytes);
         node.saturating_add(image)
+    }
+
+    /// Returns both, awaited until the later end.
+    fn plus(self, other: Self) -> Self {
+        let ([node, image], [other_node, other_image]) = (self.usage, other.usage);
+        let usage = [node.plus(other_node), image.plus(other_image)];
+        Self { until_ns: self.until_ns.max(other.until_ns), usage }
     }
 }
 
@@ -93,6 +105,31 @@ pub(super) struct DiskVictim {
     request: StorageRequest,
     /// When the pod terminated, CLOCK_MONOTONIC in nanoseconds.
     terminated_ns: Option<u64>,
+    /// The usage of its files when they were last found, and until when they count if they are not found again.
+    files: AwaitedSpace,
+}
+
+impl DiskVictim {
+    /// Records the termination. Files that are removed right after it count as well.
+    fn terminate(&mut self, now_ns: u64) {
+        if self.terminated_ns.is_none() {
+            self.terminated_ns = Some(now_ns);
+            self.files.until_ns = now_ns.saturating_add(nanos(CLOSE_TIMEOUT));
+        }
+    }
+
+    /// Takes a reading of its files. Returns the space that is not free yet: the files that were found, and those that
+    /// were just removed.
+    fn update_files(&mut self, usage: [DiskUsage; 2], now_ns: u64) -> AwaitedSpace {
+        let found = AwaitedSpace { until_ns: now_ns.saturating_add(nanos(VICTIM_FILES_AGE)), usage };
+        if found.bytes() >= self.files.bytes() || !self.files.is_awaited(now_ns) {
+            self.files = found;
+            return found;
+        }
+        self.files.until_ns = self.files.until_ns.min(now_ns.saturating_add(nanos(CLOSE_TIMEOUT)));
+        let until_ns = if found.bytes() > 0 { found.until_ns } else { self.files.until_ns };
+        AwaitedSpace { until_ns, ..self.files }
+    }
 }
 
 fn is_of_disk(evicted: &InFlightEviction) -> bool {
@@ -106,7 +143,9 @@ impl ControlLoop {
         let storage = self.node_sampler.storage_of(&evicted.pod.uid);
         if let (true, Some(decision), Some(storage)) = (is_of_disk, evicted.decision, storage) {
             let request = StorageRequest::of_remaining(known, storage);
-            self.storage.victims.push(DiskVictim { decision, request, terminated_ns: None });
+            let usage = storage.remaining_by_file_system(self.node_sampler.disks.layout());
+            let files = AwaitedSpace { until_ns: 0, usage };
+            self.storage.victims.push(DiskVictim { decision, request, terminated_ns: None, files });
         }
     }
 
@@ -124,7 +163,7 @@ impl ControlLoop {
         }
         let mut victims = self.storage.victims.iter_mut();
         let Some(victim) = victims.find(|victim| victim.decision == decision) else { return };
-        victim.terminated_ns.get_or_insert_with(mono_ns);
+        victim.terminate(mono_ns());
         self.storage.forget_reading();
         self.reclaim.allow_another_attempt(self.engine.policy().eviction.node_reclaim);
     }
@@ -138,25 +177,27 @@ impl ControlLoop {
             Some(at_ns) => now_ns < at_ns.saturating_add(nanos(VICTIM_TIMEOUT)),
             None => executing.contains(&victim.decision),
         });
-        let requests = self.terminated_victims();
-        requests.filter(|victim| active.iter().all(|pod| pod.uid != victim.uid)).cloned().collect()
-    }
-
-    /// Returns the requests for the files of the evicted pods that have terminated.
-    fn terminated_victims(&self) -> impl Iterator<Item = &StorageRequest> {
         let terminated = self.storage.victims.iter().filter(|victim| victim.terminated_ns.is_some());
-        terminated.map(|victim| &victim.request)
+        let requests = terminated.map(|victim| &victim.request);
+        requests.filter(|victim| active.iter().all(|pod| pod.uid != victim.uid)).cloned().collect()
     }
 
     /// Takes the usage of evicted pods from a reading. Waits for their files if these explain the thresholds that
     /// are met.
     pub(super) fn await_victim_files(&mut self, sample: &StorageSample, now_ns: u64) {
-        let found = self.terminated_victims().filter_map(|request| sample.pods.get(&request.uid));
-        let usage = PodStorage::sum_by_file_system(found, self.node_sampler.disks.layout());
+        let layout = self.node_sampler.disks.layout();
+        let terminated = self.storage.victims.iter_mut().filter(|victim| victim.terminated_ns.is_some());
+        let mut awaited = AwaitedSpace::default();
+        for victim in terminated {
+            let found = sample.pods.get(&victim.request.uid).into_iter();
+            let files = victim.update_files(PodStorage::sum_by_file_system(found, layout), now_ns);
+            awaited = awaited.plus(files);
+        }
         let was_waiting = self.storage.victim_files.is_awaited(now_ns);
-        let waits = self.node_sampler.disks.is_met_by(usage);
-        let until_ns = if waits { now_ns.saturating_add(nanos(VICTIM_FILES_AGE)) } else { 0 };
-        self.storage.victim_files = AwaitedSpace { until_ns, usage };
+        let waits = self.node_sampler.disks.is_met_by(awaited.usage);
+        let usage = awaited.usage;
+        self.storage.victim_files =
+            AwaitedSpace { until_ns: if waits { awaited.until_ns } else { 0 }, usage };
         if waits && !was_waiting {
             tracing::info!(
                 node_fs_bytes = usage[0].bytes,
@@ -196,5 +237,55 @@ impl ControlLoop {
         {
             space.until_ns = 0;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eviction_core::fixture;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn usage(bytes: u64) -> [DiskUsage; 2] {
+        [DiskUsage { bytes, ..DiskUsage::default() }, DiskUsage::default()]
+    }
+
+    /// Returns a pod whose files used 100 bytes when it was evicted, and which terminated at 1 s.
+    fn victim() -> DiskVictim {
+        let pods = fixture::set(vec![fixture::pod("a", "1")]);
+        let request = StorageRequest::of_remaining(&pods.pods()[0], &PodStorage::default());
+        let files = AwaitedSpace { until_ns: 0, usage: usage(100) };
+        let mut victim = DiskVictim { decision: 1, request, terminated_ns: None, files };
+        victim.terminate(1000 * MS);
+        victim
+    }
+
+    /// Takes a reading at this time. Returns the bytes that are awaited, and until when.
+    fn read(victim: &mut DiskVictim, at_ms: u64, bytes: u64) -> (u64, u64) {
+        let space = victim.update_files(usage(bytes), at_ms * MS);
+        (space.bytes(), space.until_ns / MS)
+    }
+
+    #[test]
+    fn files_that_were_removed_count_until_they_can_be_closed() {
+        let mut pod = victim();
+        assert_eq!(read(&mut pod, 1010, 0), (100, 1500), "removed right after the termination");
+        assert_eq!(read(&mut pod, 1490, 0), (100, 1500));
+        assert_eq!(read(&mut pod, 1500, 0), (0, 3500));
+
+        let mut pod = victim();
+        assert_eq!(read(&mut pod, 1010, 120), (120, 3010), "it went on writing after the decision");
+        assert_eq!(read(&mut pod, 2010, 120), (120, 4010));
+        assert_eq!(read(&mut pod, 3010, 20), (120, 5010), "a part was removed");
+        assert_eq!(read(&mut pod, 4010, 20), (20, 6010));
+        assert_eq!(read(&mut pod, 5010, 0), (20, 5510));
+        assert_eq!(read(&mut pod, 6010, 0), (0, 8010));
+    }
+
+    #[test]
+    fn a_reading_long_after_the_termination_counts_alone() {
+        assert_eq!(read(&mut victim(), 1600, 0), (0, 3600));
     }
 }

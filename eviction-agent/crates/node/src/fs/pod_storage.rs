@@ -212,6 +212,13 @@ impl PodStorage {
         })
     }
 
+    /// Returns what is known of its logs and writable layers, as [`Self::sum_by_file_system`] does. They remain when the
+    /// pod has terminated; its volumes do not.
+    pub fn remaining_by_file_system(&self, layout: DiskLayout) -> [DiskUsage; 2] {
+        let remaining = Self { volumes: Vec::new(), ..self.clone() };
+        Self::sum_by_file_system(std::iter::once(&remaining), layout)
+    }
+
     /// Returns the inodes of everything that is known.
     pub fn inodes(&self) -> u64 {
         self.total().inodes
