@@ -1,7 +1,8 @@
-//! The BPF programs as a backend: their events, the kernel thresholds and kill orders set with them, and how they are
-//! replaced.
+//! The BPF programs as a backend: their events, the kernel thresholds set with them, and how they are replaced.
 
-use std::collections::BTreeMap;
+mod disks;
+mod kernel_kill;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,15 +10,12 @@ use crate::telemetry::event_log;
 use crate::telemetry::metrics::Metrics;
 use eviction_bpf::load::{ProgramLogReader, load};
 use eviction_bpf::{
-    ArmError, AttachWhen, BackendInfo, BpfHandle, DiskTotal, DiskUsage, DiskUsageKey, EventClass,
-    KernelKillCause, KernelThreshold, LoadError, LoadOptions, Loaded, MemcgThreshold, NodePidThreshold, Ring,
-    ThresholdCrossed, ring,
+    AttachWhen, BackendInfo, BpfHandle, DiskTotal, EventClass, KernelKillCause, KernelThreshold, LoadError,
+    LoadOptions, Loaded, MemcgThreshold, NodePidThreshold, Ring, ThresholdCrossed, ring,
 };
 use eviction_config::Probes;
-use eviction_core::engine::kernel_kill::NotArmedReason;
 use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::clock::mono_ns;
-use eviction_node::fs::DeviceHeadroom;
 use tokio::io::unix::AsyncFd;
 
 use super::super::realtime;
@@ -30,12 +28,6 @@ use crate::error::chain;
 /// A program that was interrupted between the two continues when it is scheduled again.
 const EVENT_TRIES: u32 = 20;
 const EVENT_PAUSE: Duration = Duration::from_micros(50);
-
-/// The minimum headroom in bytes and inodes at which a threshold on a file system is set, so that files that are
-/// created and removed at the threshold do not wake the agent at each block. `WIDE_DISK_REARM` is used if they have
-/// woken it too often recently.
-const MIN_DISK_REARM: [u64; 2] = [256 << 10, 16];
-const WIDE_DISK_REARM: [u64; 2] = [4 << 20, 256];
 
 /// The programs, their ring buffer, and what they counted so far.
 pub(crate) struct BpfBackend {
@@ -379,124 +371,6 @@ impl BpfBackend {
         let handle = self.loaded.as_ref().map(|(handle, _)| handle);
         let is_tree_missed = handle.is_some_and(|handle| self.counters.export_losses(handle, &self.metrics));
         (self.counters.event.take(), is_tree_missed)
-    }
-
-    /// Returns the backend that reports crossings of disks; empty without one.
-    pub(crate) fn disk_backend(&self) -> &'static str {
-        let backends = [EventClass::Disk, EventClass::DiskXfs].map(|class| self.backend(class));
-        backends.into_iter().find(|backend| !backend.is_empty()).unwrap_or_default()
-    }
-
-    /// Records the totals of the file systems. Runs before they are read.
-    pub(crate) fn record_disk_totals(&mut self) {
-        let Some((handle, _)) = &self.loaded else { return };
-        let totals = handle.disks().filter_map(|device| Some((device, handle.disk_total(device)?)));
-        self.disk_totals.clear();
-        self.disk_totals.extend(totals);
-    }
-
-    /// Reads what each memory cgroup has taken of each disk; `None` unless all of these are counted.
-    pub(crate) fn disk_usage(&self, devices: &[u64]) -> Option<BTreeMap<DiskUsageKey, DiskUsage>> {
-        let (handle, _) = self.loaded.as_ref().filter(|_| self.reports(EventClass::Disk))?;
-        if !devices.iter().all(|device| handle.disks().any(|counted| counted == *device)) {
-            return None;
-        }
-        handle.read_disk_usage().ok()
-    }
-
-    /// Counts a crossing that was reported.
-    pub(crate) fn count_disk_crossing(&mut self) {
-        self.disk_crossings.take(mono_ns());
-    }
-
-    /// Sets the thresholds at these headrooms, and attaches the on-demand probe while one is near.
-    pub(crate) fn set_disk_thresholds(&mut self, devices: impl Iterator<Item = DeviceHeadroom>, now_ns: u64) {
-        if !self.handle().is_some_and(BpfHandle::has_disks) {
-            return;
-        }
-        let when = AttachWhen::NearDiskThreshold;
-        let [least_bytes, least_inodes] =
-            if self.disk_crossings.has_token(now_ns) { MIN_DISK_REARM } else { WIDE_DISK_REARM };
-        let mut is_near = false;
-        for found in devices {
-            let DeviceHeadroom { device, capacity, bytes, inodes } = found;
-            is_near |= self.is_near(when, bytes, capacity);
-            // A threshold is met by less than its value, not by the value itself.
-            let beyond = |left: u64, least: u64| left.saturating_add(1).max(least);
-            let headroom = DeviceHeadroom {
-                bytes: bytes.map(|left| beyond(left, least_bytes)),
-                inodes: inodes.map(|left| beyond(left, least_inodes)),
-                ..found
-            };
-            let since = self.disk_totals.iter().find(|(of, _)| *of == device).map(|(_, total)| *total);
-            let Some((handle, _)) = &mut self.loaded else { return };
-            if let Err(error) = handle.set_disk_threshold(headroom, since)
-                && !std::mem::replace(&mut self.is_disk_error_logged, true)
-            {
-                tracing::warn!(device, error = %chain(&error), "cannot set a kernel threshold of a disk: the timer detects the crossing");
-            }
-        }
-        self.attach(EventClass::DiskNear, when, is_near, now_ns);
-    }
-
-    /// Exports the reasons for which an armed kill order was not carried out.
-    pub(crate) fn export_suppressed(&mut self) {
-        if let Some((handle, _)) = &self.loaded {
-            self.counters.export_suppressed(handle, &self.metrics);
-        }
-    }
-
-    /// Returns whether the programs can carry out a kill order: the method that sees charges at present has not failed.
-    pub(crate) fn has_kernel_kill(&self) -> bool {
-        let is_watched = self.charge().is_some_and(|info| !self.is_failed(info.source));
-        is_watched && self.is_loaded_for_kernel_kill()
-    }
-
-    /// Returns whether the programs were loaded so that they can carry out a kill order.
-    pub(crate) fn is_loaded_for_kernel_kill(&self) -> bool {
-        self.handle().is_some_and(BpfHandle::has_kernel_kill)
-    }
-
-    /// Arms a kill order. Returns its number.
-    ///
-    /// # Errors
-    /// `JustCarriedOut` if the order before was carried out, so that its event will arrive. `MapWriteFailed` if a map
-    /// cannot be written. That is logged.
-    pub(crate) fn arm_kill(
-        &mut self,
-        arm: impl FnOnce(&mut BpfHandle) -> Result<u64, ArmError>,
-    ) -> Result<u64, NotArmedReason> {
-        let armed = self.change_kernel_kill("arming a kill order", |handle| match arm(handle) {
-            Err(ArmError::CarriedOut) => Ok(Err(NotArmedReason::JustCarriedOut)),
-            armed => armed.map(Ok),
-        });
-        armed.unwrap_or(Err(NotArmedReason::MapWriteFailed))
-    }
-
-    /// Returns whether a kill order for writers to this file system would be carried out.
-    pub(crate) fn can_kill_writers(&self, device: u64) -> bool {
-        let reports = [EventClass::Disk, EventClass::DiskNear].into_iter().all(|class| self.reports(class));
-        reports && self.handle().is_some_and(|handle| handle.can_kill_writers(device))
-    }
-
-    /// Disarms the kill order. Returns whether it was carried out before: then its event arrives.
-    pub(crate) fn disarm_kill(&mut self, cause: KernelKillCause) -> bool {
-        let disarmed = self.change_kernel_kill("disarming a kill order", |handle| match cause {
-            KernelKillCause::Memory => handle.disarm_kill(),
-            KernelKillCause::Disk => handle.disarm_disk_kill(),
-        });
-        disarmed.unwrap_or(false)
-    }
-
-    /// Changes the maps of kernel kills. Returns `None` if no programs are loaded, or if a map cannot be written. That
-    /// is logged: the agent decides without a kernel kill.
-    pub(crate) fn change_kernel_kill<T>(
-        &mut self,
-        what: &'static str,
-        change: impl FnOnce(&mut BpfHandle) -> Result<T, ArmError>,
-    ) -> Option<T> {
-        let (handle, _) = self.loaded.as_mut()?;
-        change(handle).map_err(|error| tracing::warn!(error = %chain(&error), what, "kernel kill")).ok()
     }
 }
 
